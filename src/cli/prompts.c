@@ -188,7 +188,11 @@ static sl_status add_prompt(prompts *self, const char *line)
     SL_TRY(encode_line(self, line, one, &tokens));
     one->line = copy_line(self, line);
     one->prompt_ids = tokens.count;
-    self->texts[number] = (sl_text){.ids = tokens.ids, .length = tokens.count};
+    int32_t *ids = cli_allocate((size_t)tokens.count + 1, sizeof *ids);
+    if (tokens.count > 0)
+        memcpy(ids, tokens.ids, (size_t)tokens.count * sizeof *ids);
+    self->texts[number] = (sl_text){.ids = ids, .length = tokens.count};
+    sl_tokens_free(&tokens);
     return SL_OK;
 }
 

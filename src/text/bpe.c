@@ -195,18 +195,21 @@ typedef struct part {
     int32_t made;
 } part;
 
-typedef struct merging {
+struct sli_bpe_encoder {
     const sli_bpe *bpe;
-    bool special;   /* special tokens are looked for, and stand around the text */
-    bool continues; /* another text, so that no space comes before it */
-    const uint8_t *text;
     part *nodes;
     uint64_t *heap; /* rank · 2³² + place, the smallest first */
     size_t nodes_room, heap_room, heap_count;
     sli_cached_piece *cache; /* [2 ^ SLI_CACHE_BITS]; NULL: there is none */
-    int32_t *ids;            /* the result */
+    /* Of a text: */
+    bool special;   /* special tokens are looked for, and stand around it */
+    bool continues; /* another one, so that no space comes before it */
+    const uint8_t *text;
+    int32_t *ids; /* the result */
     size_t ids_room, count;
-} merging;
+};
+
+typedef struct sli_bpe_encoder merging;
 
 static sl_status push(merging *work, uint64_t entry)
 {
@@ -321,13 +324,6 @@ static sl_status merge_piece(merging *work, const uint8_t *piece, size_t bytes)
     for (int32_t i = 0; i != NONE; i = work->nodes[i].after)
         SL_TRY(add_id(work, work->nodes[i].id));
     return SL_OK;
-}
-
-static void free_work(merging *work)
-{
-    free(work->nodes);
-    free(work->heap);
-    free(work->cache);
 }
 
 /* A piece that is a token is merged but once, to see whether that makes it. */
@@ -483,29 +479,62 @@ static sl_status encode_text(merging *work, const uint8_t *begin, const uint8_t 
     return SL_OK;
 }
 
-sl_status sli_bpe_encode(const sli_bpe *bpe, const char *text, size_t bytes, bool special,
-                         bool continues, sl_tokens *out)
+sl_status sli_bpe_encoder_create(const sli_bpe *bpe, sli_bpe_encoder **out)
 {
-    merging work = {.bpe = bpe, .special = special, .continues = continues};
+    *out = calloc(1, sizeof **out);
+    if (!*out)
+        return sli_no_memory(NULL, "an encoder of texts");
+    (*out)->bpe = bpe;
+    return SL_OK;
+}
+
+void sli_bpe_encoder_destroy(sli_bpe_encoder **encoder)
+{
+    if (!*encoder)
+        return;
+    free((*encoder)->nodes);
+    free((*encoder)->heap);
+    free((*encoder)->cache);
+    free(*encoder);
+    *encoder = NULL;
+}
+
+sl_status sli_bpe_encoder_run(sli_bpe_encoder *work, const char *text, size_t bytes, bool special,
+                              bool continues, sl_tokens *out)
+{
     const uint8_t *begin = (const uint8_t *)text;
     uint8_t *copy = NULL;
     sl_status status;
     *out = (sl_tokens){.line_count = count_lines(text, bytes)};
+    work->special = special;
+    work->continues = continues;
+    work->ids = NULL;
+    work->ids_room = work->count = work->heap_count = 0;
+    if (!work->cache && bytes >= LEAST_TO_CACHE)
+        work->cache = calloc((size_t)1 << SLI_CACHE_BITS, sizeof *work->cache); /* or none */
     if (bytes > 0 && u8_check(begin, bytes)) {
         SLI_TRY_OR_FAIL(sli_text_repair(begin, begin + bytes, &copy, &bytes, &out->invalid_bytes));
         begin = copy;
     }
-    if (bytes >= LEAST_TO_CACHE)
-        work.cache = calloc((size_t)1 << SLI_CACHE_BITS, sizeof *work.cache); /* or does without */
-    work.text = begin;
-    status = encode_text(&work, begin, begin + bytes);
+    work->text = begin;
+    status = encode_text(work, begin, begin + bytes);
 fail:
-    free_work(&work);
     free(copy);
-    out->ids = work.ids;
-    out->count = (int64_t)work.count;
+    out->ids = work->ids;
+    out->count = (int64_t)work->count;
     if (status != SL_OK)
         sl_tokens_free(out);
+    return status;
+}
+
+sl_status sli_bpe_encode(const sli_bpe *bpe, const char *text, size_t bytes, bool special,
+                         bool continues, sl_tokens *out)
+{
+    sli_bpe_encoder *encoder;
+    *out = (sl_tokens){0};
+    SL_TRY(sli_bpe_encoder_create(bpe, &encoder));
+    sl_status status = sli_bpe_encoder_run(encoder, text, bytes, special, continues, out);
+    sli_bpe_encoder_destroy(&encoder);
     return status;
 }
 

@@ -88,6 +88,14 @@ int32_t sli_bpe_id(const sli_bpe *bpe, const char *text, size_t bytes);
 sl_status sli_bpe_encode(const sli_bpe *bpe, const char *text, size_t bytes, bool special,
                          bool continues, sl_tokens *out);
 
+/* The same of one text after the other, by one thread: it remembers the ids of short pieces. */
+typedef struct sli_bpe_encoder sli_bpe_encoder;
+
+sl_status sli_bpe_encoder_create(const sli_bpe *bpe, sli_bpe_encoder **out);
+void sli_bpe_encoder_destroy(sli_bpe_encoder **encoder); /* NULL is allowed */
+sl_status sli_bpe_encoder_run(sli_bpe_encoder *encoder, const char *text, size_t bytes,
+                              bool special, bool continues, sl_tokens *out);
+
 /* Writes over a text of a file what it stands for. False where that is nothing; the text is then as
  * it was. */
 bool sli_bpe_read_written(const sli_bpe *bpe, char *text, size_t *bytes);

@@ -3,6 +3,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/json.h"
+#include "core/large_array.h"
 #include "text/rows.h"
 #include "text/token_output.h"
 
@@ -85,15 +86,29 @@ static sl_status is_current(const json_t *manifest, const sl_vocab *vocab, const
     return SL_OK;
 }
 
-static sl_status read_ids(const char *path, const sl_rows *rows, int64_t ntokens, sl_tokens *out)
+/* A file's ids behind those that were read before. */
+static sl_status read_file(const sli_token_file *file, int64_t ntokens, int32_t *ids)
 {
-    out->ids = malloc((size_t)rows->tokens * sizeof *out->ids);
-    if (!out->ids)
-        return sli_no_memory(path, "its %lld tokens", (long long)rows->tokens);
+    enum { AT_ONCE = 1 << 20 };
+    for (int64_t first = 0; first < file->count; first += AT_ONCE) {
+        int64_t left = file->count - first;
+        SL_TRY(sli_token_file_read(file, first, left < AT_ONCE ? left : AT_ONCE, ntokens,
+                                   ids + first));
+    }
+    return SL_OK;
+}
+
+static sl_status read_ids(const sl_rows *rows, int64_t ntokens, sl_tokens *out)
+{
+    sli_large_array ids = {0};
+    size_t bytes = (size_t)rows->tokens * sizeof *out->ids;
+    SL_TRY(sli_large_array_reserve(&ids, bytes, "ids of tokens"));
+    sli_large_array_finish(&ids, bytes);
+    out->ids = ids.data;
+    out->mapped_bytes = ids.is_mapped ? ids.bytes : 0;
     for (size_t i = 0; i < rows->file_count; i++) {
-        const sli_token_file *file = &rows->files[i];
-        SL_TRY(sli_token_file_read(file, 0, file->count, ntokens, out->ids + out->count));
-        out->count += file->count;
+        SL_TRY(read_file(&rows->files[i], ntokens, out->ids + out->count));
+        out->count += rows->files[i].count;
     }
     return SL_OK;
 }
@@ -104,7 +119,7 @@ static sl_status read_kept(const char *path, const sl_vocab *vocab, const json_t
     sl_rows *rows;
     const sl_rows_options options = {.ntokens = sl_vocab_size(vocab), .length = 1};
     SL_TRY(sl_rows_read(path, &options, &rows));
-    sl_status status = read_ids(path, rows, options.ntokens, out);
+    sl_status status = read_ids(rows, options.ntokens, out);
     sl_rows_destroy(&rows);
     out->line_count =
         json_integer_value(json_object_get(json_object_get(manifest, "kept"), "lines"));

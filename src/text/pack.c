@@ -22,8 +22,9 @@ typedef struct bin {
 
 typedef struct packing {
     int64_t length;
-    piece *pieces; /* [piece_count] */
-    bin *bins;     /* [bin_count]; at most one for each piece */
+    sli_large_array piece_array, bin_array; /* which the next two are */
+    piece *pieces;                          /* [piece_count] */
+    bin *bins;                              /* [bin_count]; at most one for each piece */
     int64_t piece_count, bin_count;
     int64_t *with_room; /* [length + 1] the newest bin of so much room; -1: none */
     uint64_t *is_there; /* a bit for each of them that is not -1 */
@@ -31,8 +32,8 @@ typedef struct packing {
 
 static void clear_packing(packing *job)
 {
-    free(job->pieces);
-    free(job->bins);
+    sli_large_array_free(&job->piece_array);
+    sli_large_array_free(&job->bin_array);
     free(job->with_room);
     free(job->is_there);
 }
@@ -69,11 +70,14 @@ static sl_status create_packing(const sl_rows *rows, int64_t length, packing *jo
 {
     size_t rooms = (size_t)length + 1;
     *job = (packing){.length = length, .piece_count = count_pieces(rows, length)};
-    job->pieces = malloc((size_t)job->piece_count * sizeof *job->pieces);
-    job->bins = malloc((size_t)job->piece_count * sizeof *job->bins);
+    size_t pieces = (size_t)job->piece_count;
+    SL_TRY(sli_large_array_reserve(&job->piece_array, pieces * sizeof(piece), "documents"));
+    SL_TRY(sli_large_array_reserve(&job->bin_array, pieces * sizeof(bin), "packed rows"));
+    job->pieces = job->piece_array.data;
+    job->bins = job->bin_array.data;
     job->with_room = malloc(rooms * sizeof *job->with_room);
     job->is_there = calloc(rooms / 64 + 1, sizeof *job->is_there);
-    if (!job->pieces || !job->bins || !job->with_room || !job->is_there)
+    if (!job->with_room || !job->is_there)
         return sli_no_memory(NULL, "packing %" PRId64 " rows", rows->count);
     for (size_t i = 0; i < rooms; i++)
         job->with_room[i] = -1;
@@ -128,20 +132,15 @@ static void fill_bins(packing *job)
 
 static sl_status create_rows(const sl_rows *rows, int64_t count, sl_rows **out)
 {
-    size_t tokens = (size_t)rows->begins[rows->count];
     sl_rows *made = *out = calloc(1, sizeof **out);
     if (!made)
         return sli_no_memory(NULL, "packed rows");
-    made->begins = calloc((size_t)count + 1, sizeof *made->begins);
-    made->ids = malloc(tokens * sizeof *made->ids);
-    made->targets = malloc(tokens * sizeof *made->targets);
-    made->numbers = malloc(tokens * sizeof *made->numbers);
+    SL_TRY(sli_rows_reserve(made, count, rows->begins[rows->count], true));
+    made->begins[0] = 0;
     made->count = count;
     made->largest = rows->largest;
     made->has_targets = rows->has_targets;
-    return made->begins && made->ids && made->targets && made->numbers
-               ? SL_OK
-               : sli_no_memory(NULL, "packed rows of %zu tokens", tokens);
+    return SL_OK;
 }
 
 static void copy_piece(const sl_rows *rows, const piece *from, int64_t begin, sl_rows *out)

@@ -21,6 +21,33 @@
 enum { IGNORED = SLI_IGNORED_TARGET };
 enum { BATCH_BYTES = 8 << 20, PART_BYTES = 1 << 17 }; /* of lines that are parsed side by side */
 
+/* ---- Their arrays ----------------------------------------------------------------------- */
+
+sl_status sli_rows_reserve(sl_rows *rows, int64_t count, int64_t tokens, bool packed)
+{
+    sli_large_array *arrays = rows->arrays;
+    size_t bytes = (size_t)tokens * sizeof(int32_t);
+    SL_TRY(sli_large_array_reserve(&arrays[SLI_ROW_BEGINS],
+                                   ((size_t)count + 1) * sizeof *rows->begins,
+                                   "beginnings of rows"));
+    SL_TRY(sli_large_array_reserve(&arrays[SLI_ROW_IDS], bytes, "ids of tokens"));
+    SL_TRY(sli_large_array_reserve(&arrays[SLI_ROW_TARGETS], bytes, "targets"));
+    if (packed)
+        SL_TRY(sli_large_array_reserve(&arrays[SLI_ROW_NUMBERS], bytes, "numbers of tokens"));
+    rows->begins = arrays[SLI_ROW_BEGINS].data;
+    rows->ids = arrays[SLI_ROW_IDS].data;
+    rows->targets = arrays[SLI_ROW_TARGETS].data;
+    rows->numbers = arrays[SLI_ROW_NUMBERS].data;
+    return SL_OK;
+}
+
+void sli_rows_clear(sl_rows *rows)
+{
+    for (int i = 0; i < SLI_ROW_ARRAYS; i++)
+        sli_large_array_free(&rows->arrays[i]);
+    *rows = (sl_rows){0};
+}
+
 /* ---- Where they are --------------------------------------------------------------------- */
 
 static sl_status copy_path(char **out, const char *folder, const char *name)
@@ -98,16 +125,6 @@ static sl_status read_id(const row_parser *parser, const char *key, size_t place
     return SL_ERR_FORMAT;
 }
 
-static sl_status reserve(sl_rows *rows, int64_t tokens)
-{
-    SL_TRY(sli_array_reserve(&rows->begins, &rows->rows_room, (size_t)rows->count + 2,
-                             sizeof *rows->begins, SIZE_MAX / 16, "rows"));
-    SL_TRY(sli_array_reserve(&rows->ids, &rows->room, (size_t)tokens, sizeof *rows->ids,
-                             SIZE_MAX / 16, "token ids"));
-    return sli_array_reserve(&rows->targets, &rows->targets_room, (size_t)tokens,
-                             sizeof *rows->targets, SIZE_MAX / 16, "targets");
-}
-
 static sl_status check_lists(const row_parser *parser, const json_t *ids, const json_t *labels)
 {
     char reason[160];
@@ -134,7 +151,7 @@ static sl_status check_lists(const row_parser *parser, const json_t *ids, const 
 static sl_status add_row(sl_rows *rows, const int32_t *ids, const int32_t *labels, int64_t length)
 {
     int64_t begin = rows->count > 0 ? rows->begins[rows->count] : 0;
-    SL_TRY(reserve(rows, begin + length));
+    SL_TRY(sli_rows_reserve(rows, rows->count + 1, begin + length, false));
     for (int64_t i = 0; i < length; i++) {
         rows->ids[begin + i] = ids[i];
         rows->targets[begin + i] = i + 1 < length ? labels[i + 1] : IGNORED;
@@ -243,18 +260,10 @@ typedef struct line_batch {
     row_parser *parsers; /* one for each thread */
 } line_batch;
 
-static void clear_rows(sl_rows *rows)
-{
-    free(rows->begins);
-    free(rows->ids);
-    free(rows->targets);
-    *rows = (sl_rows){0};
-}
-
 static void clear_batch(line_batch *batch, int threads)
 {
     for (size_t i = 0; i < batch->part_count; i++)
-        clear_rows(&batch->parts[i].rows);
+        sli_rows_clear(&batch->parts[i].rows);
     for (int i = 0; i < threads && batch->parsers; i++) {
         sli_chat_clear(&batch->parsers[i].reading.chat);
         sli_scored_ids_free(&batch->parsers[i].scored);
@@ -334,10 +343,7 @@ static sl_status append_rows(sl_rows *rows, const sl_rows *part)
     if (part->count == 0)
         return SL_OK;
     int64_t tokens = part->begins[part->count];
-    SL_TRY(sli_array_reserve(&rows->begins, &rows->rows_room,
-                             (size_t)(rows->count + part->count) + 1, sizeof *rows->begins,
-                             SIZE_MAX / 16, "rows"));
-    SL_TRY(reserve(rows, begin + tokens));
+    SL_TRY(sli_rows_reserve(rows, rows->count + part->count, begin + tokens, false));
     memcpy(rows->ids + begin, part->ids, (size_t)tokens * sizeof *rows->ids);
     memcpy(rows->targets + begin, part->targets, (size_t)tokens * sizeof *rows->targets);
     for (int64_t i = 0; i <= part->count; i++)
@@ -357,7 +363,7 @@ static sl_status take_parts(line_batch *batch, sl_rows *rows)
         if (part->error.status != SL_OK)
             return sli_error_restore(&part->error);
         SL_TRY(append_rows(rows, &part->rows));
-        clear_rows(&part->rows);
+        sli_rows_clear(&part->rows);
     }
     return SL_OK;
 }
@@ -447,12 +453,9 @@ void sl_rows_destroy(sl_rows **rows)
     for (size_t i = 0; i < (*rows)->file_count; i++)
         sli_token_file_clear(&(*rows)->files[i]);
     free((*rows)->files);
-    if ((*rows)->map) {
+    if ((*rows)->map)
         munmap((*rows)->map, (*rows)->map_bytes);
-    } else {
-        free((*rows)->numbers);
-        clear_rows(*rows);
-    }
+    sli_rows_clear(*rows);
     free(*rows);
     *rows = NULL;
 }

@@ -2,9 +2,11 @@
 #ifndef SLI_TEXT_ROWS_H
 #define SLI_TEXT_ROWS_H
 
+#include "core/large_array.h"
 #include "text/token_file.h"
 
 enum { SLI_IGNORED_TARGET = -100 };
+enum { SLI_ROW_BEGINS, SLI_ROW_IDS, SLI_ROW_TARGETS, SLI_ROW_NUMBERS, SLI_ROW_ARRAYS };
 
 struct sl_rows {
     int64_t count, longest;
@@ -14,8 +16,8 @@ struct sl_rows {
     int32_t *ids, *targets; /* [begins[count]] */
     int32_t *numbers; /* [begins[count]] of packed rows: a token's in its document, from 0 on; NULL:
                          each row is one */
-    size_t rows_room, room, targets_room;
-    void *map; /* [map_bytes] the file that has the arrays; NULL: they are allocated */
+    sli_large_array arrays[SLI_ROW_ARRAYS]; /* which these are, unless a file has them: */
+    void *map;                              /* [map_bytes]; NULL: there is no such file */
     uint64_t map_bytes;
     /* Of token files, where the arrays above are NULL: */
     int64_t length, tokens,
@@ -26,6 +28,13 @@ struct sl_rows {
 
 /* The files that begin with this one. Fills rows that are zeros. (token_stream.c) */
 sl_status sli_token_rows_open(const char *path, const sl_rows_options *options, sl_rows *rows);
+
+/* Makes room for so many rows and tokens in all, with numbers too if they are packed. Errors: those
+ * of sli_large_array_reserve. */
+sl_status sli_rows_reserve(sl_rows *rows, int64_t count, int64_t tokens, bool packed);
+
+/* Frees the arrays, and leaves zeros. */
+void sli_rows_clear(sl_rows *rows);
 
 /* The tokens of a row, and how many of its targets are not ignored. */
 int64_t sli_rows_length(const sl_rows *rows, int64_t row);

@@ -11,8 +11,10 @@
 #include "text/text_parts.h"
 
 #include "core/error.h"
+#include "core/memory.h"
 #include "core/threads.h"
 #include "text/bpe.h"
+#include "text/tokens.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -85,42 +87,88 @@ typedef struct text_part {
     sli_error_copy error;
 } text_part;
 
-typedef struct part_job {
-    const sli_bpe *bpe;
+struct sli_text_encoder {
+    const sl_vocab *vocab;
+    size_t part_bytes;
+    int threads;
+    sli_pool *pool;             /* NULL until a text has parts */
+    sli_bpe_encoder **encoders; /* [threads]; NULL until a thread has a part */
+    /* Of a text: */
     bool continues;
-    text_part *parts;
+    text_part *parts; /* [count] */
     int64_t count;
+    size_t room;
     int32_t *ids; /* of all */
-} part_job;
+};
 
-static void cut(const sl_vocab *vocab, const char *text, size_t bytes, size_t part_bytes,
-                part_job *job)
+sl_status sli_text_encoder_create(const sl_vocab *vocab, size_t part_bytes, int threads,
+                                  sli_text_encoder **out)
+{
+    *out = calloc(1, sizeof **out);
+    if (!*out)
+        return sli_no_memory(NULL, "an encoder of texts");
+    **out = (sli_text_encoder){.vocab = vocab, .part_bytes = part_bytes, .threads = threads};
+    (*out)->encoders = calloc((size_t)threads, sizeof(void *));
+    if ((*out)->encoders)
+        return SL_OK;
+    sli_text_encoder_destroy(out);
+    return sli_no_memory(NULL, "the encoders of %d threads", threads);
+}
+
+void sli_text_encoder_destroy(sli_text_encoder **encoder)
+{
+    if (!*encoder)
+        return;
+    sli_pool_destroy(&(*encoder)->pool);
+    for (int i = 0; i < (*encoder)->threads && (*encoder)->encoders; i++)
+        sli_bpe_encoder_destroy(&(*encoder)->encoders[i]);
+    free((*encoder)->encoders);
+    free((*encoder)->parts);
+    free(*encoder);
+    *encoder = NULL;
+}
+
+static sl_status cut(sli_text_encoder *job, const char *text, size_t bytes)
 {
     size_t begin = 0;
-    for (size_t first = 0; begin < bytes; first += part_bytes) {
-        bool is_last = bytes - first <= part_bytes;
-        size_t end = is_last ? bytes : sli_text_last_cut(vocab, text, first, first + part_bytes);
+    job->count = 0;
+    SL_TRY(sli_array_reserve(&job->parts, &job->room, bytes / job->part_bytes + 1,
+                             sizeof *job->parts, SIZE_MAX / 256, "parts of a text"));
+    for (size_t first = 0; begin < bytes; first += job->part_bytes) {
+        bool is_last = bytes - first <= job->part_bytes;
+        size_t end =
+            is_last ? bytes : sli_text_last_cut(job->vocab, text, first, first + job->part_bytes);
         if (end <= begin)
             continue;
         job->parts[job->count++] = (text_part){.text = text + begin, .bytes = end - begin};
         begin = end;
     }
+    return SL_OK;
+}
+
+static sl_status encode(sli_text_encoder *job, int thread, const char *text, size_t bytes,
+                        bool continues, sl_tokens *out)
+{
+    sli_bpe_encoder **encoder = &job->encoders[thread];
+    *out = (sl_tokens){0};
+    if (!*encoder)
+        SL_TRY(sli_bpe_encoder_create(job->vocab->bpe, encoder));
+    return sli_bpe_encoder_run(*encoder, text, bytes, false, continues, out);
 }
 
 static void encode_part(void *argument, int64_t index, int thread)
 {
-    (void)thread;
-    const part_job *job = argument;
+    sli_text_encoder *job = argument;
     text_part *part = &job->parts[index];
-    sl_status status = sli_bpe_encode(job->bpe, part->text, part->bytes, false,
-                                      job->continues || index > 0, &part->tokens);
+    sl_status status =
+        encode(job, thread, part->text, part->bytes, job->continues || index > 0, &part->tokens);
     (void)sli_error_save(&part->error, status);
 }
 
 static void copy_part(void *argument, int64_t index, int thread)
 {
     (void)thread;
-    const part_job *job = argument;
+    const sli_text_encoder *job = argument;
     text_part *part = &job->parts[index];
     if (part->tokens.count > 0)
         memcpy(job->ids + part->first, part->tokens.ids,
@@ -129,7 +177,7 @@ static void copy_part(void *argument, int64_t index, int thread)
 }
 
 /* Adds the parts' numbers to those of the whole, and makes room for their ids. */
-static sl_status count_parts(part_job *job, sl_tokens *out)
+static sl_status count_parts(sli_text_encoder *job, sl_tokens *out)
 {
     for (int64_t i = 0; i < job->count; i++) {
         text_part *part = &job->parts[i];
@@ -145,39 +193,33 @@ static sl_status count_parts(part_job *job, sl_tokens *out)
     return out->ids ? SL_OK : sli_no_memory(NULL, "%lld ids of tokens", (long long)out->count);
 }
 
-static sl_status encode_side_by_side(int threads, part_job *job, sl_tokens *out)
+static sl_status encode_side_by_side(sli_text_encoder *job, sl_tokens *out)
 {
-    sli_pool *pool;
-    if (threads > job->count)
-        threads = (int)job->count;
-    SL_TRY(sli_pool_create(&(sli_pool_options){.threads = threads}, &pool));
-    sli_pool_run(pool, job->count, encode_part, job);
+    if (!job->pool)
+        SL_TRY(sli_pool_create(&(sli_pool_options){.threads = job->threads}, &job->pool));
+    sli_pool_run(job->pool, job->count, encode_part, job);
     sl_status status;
     SLI_TRY_OR_FAIL(count_parts(job, out));
-    sli_pool_run(pool, job->count, copy_part, job);
+    sli_pool_run(job->pool, job->count, copy_part, job);
 fail:
-    sli_pool_destroy(&pool);
+    for (int64_t i = 0; i < job->count; i++)
+        sl_tokens_free(&job->parts[i].tokens);
     return status;
 }
 
-sl_status sli_text_encode_parts(const sl_vocab *vocab, const char *text, size_t bytes,
-                                bool continues, size_t part_bytes, int threads, sl_tokens *out)
+sl_status sli_text_encoder_run(sli_text_encoder *encoder, const char *text, size_t bytes,
+                               bool continues, sl_tokens *out)
 {
     *out = (sl_tokens){0};
-    if (threads == 1 || bytes <= part_bytes)
-        return sli_bpe_encode(vocab->bpe, text, bytes, false, continues, out);
-    part_job job = {.bpe = vocab->bpe,
-                    .continues = continues,
-                    .parts = calloc(bytes / part_bytes + 1, sizeof *job.parts)};
-    if (!job.parts)
-        return sli_no_memory(NULL, "the parts of a text of %zu bytes", bytes);
-    cut(vocab, text, bytes, part_bytes, &job);
-    sl_status status = job.count == 1
-                           ? sli_bpe_encode(vocab->bpe, text, bytes, false, continues, out)
-                           : encode_side_by_side(threads, &job, out);
-    for (int64_t i = 0; i < job.count; i++)
-        sl_tokens_free(&job.parts[i].tokens);
-    free(job.parts);
+    if (!encoder->vocab->bpe)
+        return sli_tokens_encode_text(encoder->vocab, text, bytes, continues, out);
+    encoder->count = 0;
+    encoder->continues = continues;
+    if (encoder->threads > 1 && bytes > encoder->part_bytes)
+        SL_TRY(cut(encoder, text, bytes));
+    if (encoder->count <= 1)
+        return encode(encoder, 0, text, bytes, continues, out);
+    sl_status status = encode_side_by_side(encoder, out);
     if (status != SL_OK)
         sl_tokens_free(out);
     return status;

@@ -192,22 +192,30 @@ static sl_status begin_next(sli_token_output *output)
     return sli_replace_file_create(path, &last_file(output)->file);
 }
 
+static void pack_ids(const int32_t *ids, int64_t count, int width, uint8_t *packed)
+{
+    for (int64_t i = 0; i < count; i++)
+        for (int b = 0; b < width; b++)
+            packed[i * width + b] = (uint8_t)((uint32_t)ids[i] >> 8 * b);
+}
+
 static sl_status write_ids(sli_token_output *output, const int32_t *ids, int64_t count)
 {
+    enum { AT_ONCE = 1 << 16 };
     sli_output_file *file = last_file(output);
-    size_t bytes = (size_t)(count * output->width);
-    uint8_t *packed = malloc(bytes + 1);
-    if (!packed)
-        return sli_no_memory(file->path, "%" PRId64 " tokens", count);
-    for (int64_t i = 0; i < count; i++)
-        for (int b = 0; b < output->width; b++)
-            packed[i * output->width + b] = (uint8_t)((uint32_t)ids[i] >> 8 * b);
-    uint64_t offset = SLI_TOKENS_HEADER_BYTES + (uint64_t)(file->tokens * output->width);
-    sl_status status = sli_replace_file_write(file->file, offset, packed, bytes);
-    sli_checksum_add(file->sum, packed, bytes);
+    uint8_t *packed = malloc((size_t)AT_ONCE * 4);
+    sl_status status = packed ? SL_OK : sli_no_memory(file->path, "%d tokens", AT_ONCE);
+    for (int64_t left = count; left > 0 && status == SL_OK; left -= AT_ONCE, ids += AT_ONCE) {
+        int64_t here = left < AT_ONCE ? left : AT_ONCE;
+        size_t bytes = (size_t)(here * output->width);
+        uint64_t offset = SLI_TOKENS_HEADER_BYTES + (uint64_t)(file->tokens * output->width);
+        pack_ids(ids, here, output->width, packed);
+        status = sli_replace_file_write(file->file, offset, packed, bytes);
+        sli_checksum_add(file->sum, packed, bytes);
+        file->tokens += here;
+        output->tokens += here;
+    }
     free(packed);
-    file->tokens += count;
-    output->tokens += count;
     return status;
 }
 

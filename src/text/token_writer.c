@@ -3,16 +3,16 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/json.h"
+#include "core/threads.h"
+#include "text/text_blocks.h"
 #include "text/text_parts.h"
 #include "text/token_output.h"
-#include "text/tokens.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-static const sli_tokens_limits usual_limits = {.block_bytes = 1 << 24,
+static const sli_tokens_limits usual_limits = {.block_bytes = SLI_TEXT_BLOCK_BYTES,
                                                .record_bytes = 1 << 23,
                                                .file_tokens = INT32_MAX};
 
@@ -20,6 +20,7 @@ typedef struct writer {
     const sl_vocab *vocab;
     const sl_tokens_writing *writing;
     const sli_tokens_limits *limits;
+    sli_text_encoder *encoder;
     sli_token_output output;
     uint64_t done, bytes; /* of all texts */
     uint64_t recorded;    /* of `done`, when it was last recorded */
@@ -28,36 +29,27 @@ typedef struct writer {
 
 /* A text that is being read. What of it is read and not yet written is in the block. */
 typedef struct source {
-    const char *path;
-    int descriptor;
-    uint64_t size, offset, written; /* bytes: of all, read, and in the tokens */
-    int64_t invalid;                /* of those written */
-    sli_checksum *sum;              /* of those written */
-    char *block;
-    size_t bytes, room;
-    size_t uncut; /* no place to cut up to there */
+    sli_text_blocks blocks;
+    uint64_t written;  /* bytes in the tokens */
+    int64_t invalid;   /* of those */
+    sli_checksum *sum; /* of those */
 } source;
-
-/* How many bytes behind a place say whether a text may be cut there. */
-enum { SEEN_BEHIND = 5 };
 
 /* ---- Sources ------------------------------------------------------------------------------ */
 
 static void close_source(source *text)
 {
-    if (text->descriptor >= 0)
-        close(text->descriptor);
+    sli_text_blocks_close(&text->blocks);
     sli_checksum_destroy(&text->sum);
-    free(text->block);
 }
 
-/* Clears *out after an error. */
+/* To be closed only after SL_OK. */
 static sl_status open_source(const char *path, source *out)
 {
-    *out = (source){.path = path, .descriptor = -1};
+    *out = (source){.written = 0};
+    SL_TRY(sli_text_blocks_open(path, &out->blocks));
     sl_status status;
-    SL_TRY(sli_file_open(path, &out->descriptor, &out->size));
-    if (out->size == 0)
+    if (out->blocks.size == 0)
         SLI_TRY_OR_FAIL(sl_error(SL_ERR_FORMAT, "%s: expected text, but the file is empty", path));
     SLI_TRY_OR_FAIL(sli_checksum_create(&out->sum));
     return SL_OK;
@@ -66,38 +58,18 @@ fail:
     return status;
 }
 
-/* So many more bytes, behind those that are in the block. */
-static sl_status read_block(source *text, uint64_t most)
-{
-    uint64_t left = text->size - text->offset, count = left < most ? left : most;
-    if (text->bytes + count > text->room) {
-        size_t room = text->bytes + (size_t)count;
-        char *grown = realloc(text->block, room + 1);
-        if (!grown)
-            return sli_no_memory(text->path, "%zu bytes of text", room);
-        text->block = grown;
-        text->room = room;
-    }
-    SL_TRY(sli_file_read_at(text->path, text->descriptor, text->offset, text->block + text->bytes,
-                            count));
-    text->bytes += (size_t)count;
-    text->offset += count;
-    return SL_OK;
-}
-
-/* The first `bytes` of the block are done with. */
+/* The first `bytes` of the block are written. */
 static void drop_block(source *text, size_t bytes)
 {
-    sli_checksum_add(text->sum, text->block, bytes);
+    sli_checksum_add(text->sum, text->blocks.block, bytes);
     text->written += bytes;
-    text->bytes -= bytes;
-    memmove(text->block, text->block + bytes, text->bytes);
+    sli_text_blocks_drop(&text->blocks, bytes);
 }
 
 static json_t *describe_source(const source *text)
 {
     char checksum[SLI_CHECKSUM_BYTES];
-    return json_pack("{so sI ss}", "path", sli_json_text(text->path), "bytes",
+    return json_pack("{so sI ss}", "path", sli_json_text(text->blocks.path), "bytes",
                      (json_int_t)text->written, "checksum", sli_checksum_text(text->sum, checksum));
 }
 
@@ -109,10 +81,10 @@ static sl_status compare_source(source *text, const json_t *recorded, bool *same
     const char *expected = json_string_value(json_object_get(recorded, "checksum"));
     uint64_t bytes = (uint64_t)json_integer_value(json_object_get(recorded, "bytes"));
     *same = false;
-    if (!expected || bytes > text->size)
+    if (!expected || bytes > text->blocks.size)
         return SL_OK;
-    SL_TRY(sli_file_checksum(text->path, text->descriptor, 0, bytes, text->sum));
-    text->offset = text->written = bytes;
+    SL_TRY(sli_file_checksum(text->blocks.path, text->blocks.descriptor, 0, bytes, text->sum));
+    text->blocks.offset = text->written = bytes;
     *same = strcmp(expected, sli_checksum_text(text->sum, checksum)) == 0;
     return SL_OK;
 }
@@ -133,7 +105,7 @@ static sl_status note_source(writer *job, const source *text, bool unfinished)
     json_t *entry = describe_source(text);
     if (!entry || (output->unfinished ? json_array_set_new(output->sources, count - 1, entry)
                                       : json_array_append_new(output->sources, entry)) != 0)
-        return sli_no_memory(text->path, "a record of it");
+        return sli_no_memory(text->blocks.path, "a record of it");
     output->unfinished = unfinished;
     if (unfinished)
         json_object_set_new(entry, "invalid_bytes", json_integer(text->invalid));
@@ -147,7 +119,8 @@ static sl_status note_source(writer *job, const source *text, bool unfinished)
 static sl_status write_block(writer *job, source *text, size_t bytes)
 {
     sl_tokens tokens;
-    SL_TRY(sli_tokens_encode_text(job->vocab, text->block, bytes, text->written > 0, &tokens));
+    SL_TRY(
+        sli_text_encoder_run(job->encoder, text->blocks.block, bytes, text->written > 0, &tokens));
     sl_status status = sli_token_output_add(&job->output, tokens.ids, tokens.count);
     text->invalid += tokens.invalid_bytes;
     job->output.invalid_bytes += tokens.invalid_bytes;
@@ -160,33 +133,30 @@ static sl_status write_block(writer *job, source *text, size_t bytes)
 /* A text that is none leaves nothing of itself, so that it can be mended and the work go on. */
 static sl_status check_is_text(writer *job, const source *text)
 {
-    if ((uint64_t)text->invalid <= text->size / 3)
+    if ((uint64_t)text->invalid <= text->blocks.size / 3)
         return SL_OK;
     SL_TRY(sli_token_output_drop_text(&job->output));
     return sl_error(SL_ERR_FORMAT,
                     "%s: expected text in UTF-8, but of its %" PRIu64 " bytes at least %" PRId64
                     " are not UTF-8",
-                    text->path, text->size, text->invalid);
+                    text->blocks.path, text->blocks.size, text->invalid);
 }
 
 static sl_status write_blocks(writer *job, source *text)
 {
-    while (text->offset < text->size) {
-        SL_TRY(read_block(text, job->limits->block_bytes));
-        bool is_last = text->offset == text->size;
-        size_t cut = is_last ? text->bytes
-                             : sli_text_last_cut(job->vocab, text->block, text->uncut, text->bytes);
-        text->uncut = cut > 0 || text->bytes < SEEN_BEHIND ? 0 : text->bytes - SEEN_BEHIND;
-        if (cut == 0)
-            continue;
+    size_t bytes;
+    for (;;) {
+        SL_TRY(sli_text_blocks_read(&text->blocks, job->vocab, job->limits->block_bytes, &bytes));
+        if (bytes == 0)
+            return SL_OK;
+        bool is_last = sli_text_blocks_is_last(&text->blocks);
         if (text->written == 0 && !is_last)
             SL_TRY(sli_token_output_begin_text(&job->output));
-        SL_TRY(write_block(job, text, cut));
+        SL_TRY(write_block(job, text, bytes));
         SL_TRY(check_is_text(job, text));
         if (!is_last)
             SL_TRY(note_source(job, text, true));
     }
-    return SL_OK;
 }
 
 static sl_status end_text(writer *job, const source *text)
@@ -206,11 +176,12 @@ static sl_status pass_over_recorded(writer *job, source *text, int index, bool *
     if (!recorded)
         return SL_OK;
     SL_TRY(compare_source(text, recorded, &same));
-    if (!same || (*is_done ? text->written < text->size : text->written >= text->size))
+    if (!same ||
+        (*is_done ? text->written < text->blocks.size : text->written >= text->blocks.size))
         return sl_error(SL_ERR_INVALID,
                         "%s: it is not the text whose tokens were being written to %s: begin anew, "
                         "without resuming",
-                        text->path, job->output.path);
+                        text->blocks.path, job->output.path);
     text->invalid = json_integer_value(json_object_get(recorded, "invalid_bytes"));
     job->done += text->written;
     job->recorded = job->resumed = job->done;
@@ -257,7 +228,7 @@ static sl_status measure(writer *job, const char *const *texts, int count, const
             return sl_error(SL_ERR_INVALID, "%s is an input and must not be overwritten", path);
         source text;
         SL_TRY(open_source(texts[i], &text));
-        job->bytes += text.size;
+        job->bytes += text.blocks.size;
         close_source(&text);
     }
     return SL_OK;
@@ -273,7 +244,7 @@ static sl_status find_whole_output(writer *job, const char *const *texts, int co
         source text;
         SL_TRY(open_source(texts[i], &text));
         sl_status status = compare_source(&text, json_array_get(sources, (size_t)i), out);
-        *out = *out && text.written == text.size;
+        *out = *out && text.written == text.blocks.size;
         close_source(&text);
         SL_TRY(status);
     }
@@ -322,7 +293,11 @@ sl_status sli_tokens_write(const sl_vocab *vocab, const char *const *texts, int 
     *out = (sl_tokens_written){0};
     SL_TRY(measure(&job, texts, count, path));
     SL_TRY(sli_token_output_open(path, vocab, limits->file_tokens, resumes, &job.output));
-    sl_status status = write_texts(&job, texts, count, out);
+    sl_status status =
+        sli_text_encoder_create(vocab, SLI_TEXT_PART_BYTES, sli_usable_processors(), &job.encoder);
+    if (status == SL_OK)
+        status = write_texts(&job, texts, count, out);
+    sli_text_encoder_destroy(&job.encoder);
     sli_token_output_close(&job.output, status != SL_OK);
     return status;
 }

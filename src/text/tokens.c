@@ -2,11 +2,11 @@
 #include "text/tokens.h"
 
 #include "core/error.h"
-#include "core/file.h"
-#include "core/memory.h"
+#include "core/large_array.h"
 #include "core/threads.h"
 #include "text/bpe.h"
 #include "text/line_reader.h"
+#include "text/text_blocks.h"
 #include "text/text_parts.h"
 
 #include <stdlib.h>
@@ -14,8 +14,20 @@
 
 void sl_tokens_free(sl_tokens *tokens)
 {
-    free(tokens->ids);
+    sli_large_array_free(&(sli_large_array){.data = tokens->ids,
+                                            .bytes = tokens->mapped_bytes,
+                                            .is_mapped = tokens->mapped_bytes > 0});
     *tokens = (sl_tokens){0};
+}
+
+static const char name_of_ids[] = "ids of tokens";
+
+/* Has the tokens own the ids that were gathered. */
+static void own_ids(sli_large_array *ids, sl_tokens *tokens)
+{
+    sli_large_array_finish(ids, (size_t)tokens->count * sizeof *tokens->ids);
+    tokens->ids = ids->data;
+    tokens->mapped_bytes = ids->is_mapped ? ids->bytes : 0;
 }
 
 /* ---- Words ------------------------------------------------------------------------------ */
@@ -26,16 +38,14 @@ typedef struct token_sink {
     const sl_vocab *vocab;
     sl_vocab_builder *builder; /* NULL where there is a vocabulary */
     sl_tokenizer *tokenizer;
-    sl_tokens tokens;
-    size_t room;  /* of tokens.ids */
+    sl_tokens tokens; /* without their ids */
+    sli_large_array ids;
     size_t bytes; /* of the lines, without their ends */
 } token_sink;
 
 static sl_status reserve_ids(token_sink *sink, int64_t count)
 {
-    return sli_array_reserve(&sink->tokens.ids, &sink->room, (size_t)count,
-                             sizeof *sink->tokens.ids, SIZE_MAX / sizeof *sink->tokens.ids,
-                             "token ids");
+    return sli_large_array_reserve(&sink->ids, (size_t)count * sizeof(int32_t), name_of_ids);
 }
 
 static sl_status add_line(token_sink *sink, const char *line, size_t bytes)
@@ -50,9 +60,10 @@ static sl_status add_line(token_sink *sink, const char *line, size_t bytes)
             SL_TRY(sl_vocab_builder_add(sink->builder, token.text, token.bytes, &id));
         else
             id = sl_vocab_id(sink->vocab, token.text, token.bytes);
-        if ((size_t)sink->tokens.count == sink->room) /* a call for each token would be slower */
+        size_t bytes_before = (size_t)sink->tokens.count * sizeof id;
+        if (bytes_before + sizeof id > sink->ids.bytes) /* a call for each token would be slower */
             SL_TRY(reserve_ids(sink, sink->tokens.count + 1));
-        sink->tokens.ids[sink->tokens.count++] = id;
+        ((int32_t *)sink->ids.data)[sink->tokens.count++] = id;
     }
     return SL_OK;
 }
@@ -70,22 +81,19 @@ void sli_tokens_count_unknown(sl_tokens *tokens)
         tokens->unknown_count += tokens->ids[i] == SL_VOCAB_UNKNOWN;
 }
 
-/* Hands the ids over, without the room behind them, or frees them after an error. */
+/* Hands the ids over, or frees them after an error. */
 static sl_status close_sink(token_sink *sink, sl_status status, sl_tokens *out)
 {
-    if (status == SL_OK)
-        sink->tokens.invalid_bytes = sl_tokenizer_invalid_bytes(sink->tokenizer);
+    *out = (sl_tokens){0};
+    if (status == SL_OK) {
+        *out = sink->tokens;
+        out->invalid_bytes = sl_tokenizer_invalid_bytes(sink->tokenizer);
+        own_ids(&sink->ids, out);
+        sli_tokens_count_unknown(out);
+    } else {
+        sli_large_array_free(&sink->ids);
+    }
     sl_tokenizer_destroy(&sink->tokenizer);
-    if (status != SL_OK)
-        sl_tokens_free(&sink->tokens);
-    int32_t *fitting =
-        sink->tokens.ids
-            ? realloc(sink->tokens.ids, ((size_t)sink->tokens.count + 1) * sizeof *fitting)
-            : NULL;
-    if (fitting)
-        sink->tokens.ids = fitting;
-    sli_tokens_count_unknown(&sink->tokens);
-    *out = sink->tokens;
     return status;
 }
 
@@ -96,12 +104,22 @@ sl_status sl_tokens_encode(const sl_vocab *vocab, const char *text, size_t bytes
                                  : sli_tokens_encode_text(vocab, text, bytes, false, out);
 }
 
+static sl_status encode_parts(const sl_vocab *vocab, const char *text, size_t bytes, bool continues,
+                              sl_tokens *out)
+{
+    sli_text_encoder *encoder;
+    *out = (sl_tokens){0};
+    SL_TRY(sli_text_encoder_create(vocab, SLI_TEXT_PART_BYTES, sli_usable_processors(), &encoder));
+    sl_status status = sli_text_encoder_run(encoder, text, bytes, continues, out);
+    sli_text_encoder_destroy(&encoder);
+    return status;
+}
+
 sl_status sli_tokens_encode_text(const sl_vocab *vocab, const char *text, size_t bytes,
                                  bool continues, sl_tokens *out)
 {
     if (vocab->bpe)
-        return sli_text_encode_parts(vocab, text, bytes, continues, SLI_TEXT_PART_BYTES,
-                                     sli_usable_processors(), out);
+        return encode_parts(vocab, text, bytes, continues, out);
     token_sink sink = {.vocab = vocab};
     sl_status status;
     SLI_TRY_OR_FAIL(open_sink(&sink, bytes));
@@ -179,33 +197,81 @@ fail:
     return close_sink(sink, status, out);
 }
 
-/* Where the first line begins that begins at or behind a byte. */
-static size_t line_begin(const char *text, size_t bytes, uint64_t from)
+/* ---- Texts of a BPE ----------------------------------------------------------------------- */
+
+/* Adds the tokens of a block, which ends the text if it `is_last`. */
+static sl_status add_tokens(const sl_tokens *block, const char *text, size_t bytes, bool is_last,
+                            sli_large_array *ids, sl_tokens *sum)
 {
-    if (from == 0 || from >= bytes)
-        return from < bytes ? from : bytes;
-    const char *line_end = memchr(text + from - 1, '\n', bytes - from + 1);
-    return line_end ? (size_t)(line_end - text) + 1 : bytes;
+    size_t count = (size_t)block->count, before = (size_t)sum->count;
+    SL_TRY(sli_large_array_reserve(ids, (before + count + 1) * sizeof *block->ids, name_of_ids));
+    if (count > 0)
+        memcpy((int32_t *)ids->data + before, block->ids, count * sizeof *block->ids);
+    sum->count += block->count;
+    sum->line_count += block->line_count - (!is_last && text[bytes - 1] != '\n');
+    sum->invalid_bytes += block->invalid_bytes;
+    return SL_OK;
+}
+
+static sl_status encode_blocks(sli_text_encoder *encoder, const sl_vocab *vocab,
+                               sli_text_blocks *text, sli_large_array *ids, sl_tokens *sum)
+{
+    size_t bytes;
+    for (bool continues = false;; continues = true) {
+        sl_tokens block;
+        SL_TRY(sli_text_blocks_read(text, vocab, SLI_TEXT_BLOCK_BYTES, &bytes));
+        if (bytes == 0)
+            return SL_OK;
+        SL_TRY(sli_text_encoder_run(encoder, text->block, bytes, continues, &block));
+        sl_status status =
+            add_tokens(&block, text->block, bytes, sli_text_blocks_is_last(text), ids, sum);
+        sl_tokens_free(&block);
+        SL_TRY(status);
+        sli_text_blocks_drop(text, bytes);
+    }
+}
+
+static sl_status encode_file(const sl_vocab *vocab, sli_text_blocks *text, sl_tokens *out)
+{
+    sli_text_encoder *encoder;
+    sli_large_array ids = {0};
+    sl_tokens sum = {0};
+    SL_TRY(sli_text_encoder_create(vocab, SLI_TEXT_PART_BYTES, sli_usable_processors(), &encoder));
+    sl_status status = encode_blocks(encoder, vocab, text, &ids, &sum);
+    sli_text_encoder_destroy(&encoder);
+    if (status != SL_OK) {
+        sli_large_array_free(&ids);
+        return status;
+    }
+    own_ids(&ids, &sum);
+    *out = sum;
+    return SL_OK;
+}
+
+static sl_status read_range(const sl_vocab *vocab, sli_text_blocks *text, const char *name,
+                            sli_text_range range, sl_tokens *out)
+{
+    uint64_t first, end;
+    SL_TRY(sli_text_blocks_find_line(text, bytes_of(text->size, range.from), &first));
+    SL_TRY(sli_text_blocks_find_line(text, bytes_of(text->size, range.to), &end));
+    text->offset = first;
+    text->end = end;
+    SL_TRY(encode_file(vocab, text, out));
+    SL_TRY(check_has_tokens(name, out, first > 0));
+    return sli_check_is_text(name, end - first, out->invalid_bytes, 0);
 }
 
 /* All of the range is one text: pieces may cross line ends. */
 static sl_status read_text(const sl_vocab *vocab, const char *path, const char *name,
                            sli_text_range range, sl_tokens *out)
 {
-    char *text;
-    size_t bytes;
+    sli_text_blocks text;
     *out = (sl_tokens){0};
-    SL_TRY(sli_file_read(path, SIZE_MAX / 8, &text, &bytes));
-    size_t first = line_begin(text, bytes, bytes_of(bytes, range.from)),
-           end = line_begin(text, bytes, bytes_of(bytes, range.to));
-    sl_status status = sl_tokens_encode(vocab, text + first, end - first, false, out);
-    free(text);
-    SLI_TRY_OR_FAIL(status);
-    SLI_TRY_OR_FAIL(check_has_tokens(name, out, first > 0));
-    SLI_TRY_OR_FAIL(sli_check_is_text(name, end - first, out->invalid_bytes, 0));
-    return SL_OK;
-fail:
-    sl_tokens_free(out);
+    SL_TRY(sli_text_blocks_open(path, &text));
+    sl_status status = read_range(vocab, &text, name, range, out);
+    sli_text_blocks_close(&text);
+    if (status != SL_OK)
+        sl_tokens_free(out);
     return status;
 }
 

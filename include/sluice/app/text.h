@@ -135,6 +135,8 @@ sl_status sl_vocab_builder_finish(const sl_vocab_builder *builder, int32_t *fina
 typedef struct sl_tokens {
     int32_t *ids; /* [count], owned */
     int64_t count;
+    size_t mapped_bytes;   /* of a file without a name that has the ids of a large text; 0: they are
+                              allocated */
     int64_t line_count;    /* lines of the text, those without tokens included */
     int64_t unknown_count; /* of words: how many of the ids are SL_VOCAB_UNKNOWN */
     int64_t invalid_bytes; /* of the text: those that are not UTF-8 */
