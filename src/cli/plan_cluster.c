@@ -141,10 +141,10 @@ static sl_status make_json(const sl_cluster_plans *found, const char *path, doub
         json_array_append_new(inputs, json_pack("{s:s, s:f, s:o}", "name", input->name, "value",
                                                 input->value, "from", source));
     }
-    json_t *root =
-        json_pack("{s:o, s:o, s:I, s:I, s:I, s:o}", "plans", plans, "inputs", inputs, "layouts",
-                  (json_int_t)found->layouts, "simulated", (json_int_t)found->simulated, "left_out",
-                  (json_int_t)found->too_large, "seed", describe_seed(found->seed));
+    json_t *root = json_pack("{s:o, s:o, s:I, s:I, s:I, s:b, s:o}", "plans", plans, "inputs",
+                             inputs, "layouts", (json_int_t)found->layouts, "simulated",
+                             (json_int_t)found->simulated, "left_out", (json_int_t)found->too_large,
+                             "cut_off", found->is_cut_off, "seed", describe_seed(found->seed));
     cli_plan_bar bars[SL_PLANS_FOUND];
     fill_bars(found, bars);
     add_members(&root, cli_plan_bars_json(bars, found->count));
@@ -248,6 +248,10 @@ static sl_status print_table(const sl_cluster_plans *found, const char *path, do
     printf("\n%" PRId64 " layouts were bounded, %" PRId64 " simulated, %" PRId64
            " left out for the size of their tables\n",
            found->layouts, found->simulated, found->too_large);
+    if (found->is_cut_off)
+        printf(
+            "More layouts than were looked at could train most tokens a day with failures: these "
+            "have the shortest steps\n");
     printf("The first: neighbouring devices are %s, on %d node%s\n",
            best->near_replicas ? "replicas of a stage" : "ranks of a pipeline", best->nodes_used,
            best->nodes_used == 1 ? "" : "s");

@@ -161,6 +161,7 @@ typedef struct sli_search {
     uint64_t host_bytes;      /* of each host; 0: memory is not checked */
     int wanted;               /* how many layouts are kept, of different shapes (replicas, pipeline
                                  ranks, schedule); 1 or more */
+    double most_seconds;      /* longer steps are not looked for; 0: any */
     const char *holder;       /* what a host is called; NULL: "host" */
     bool prefers_fewer_ranks; /* of layouts whose steps are equal; else more */
     /* The search's: */

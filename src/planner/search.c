@@ -188,6 +188,8 @@ static double find_bound(const sli_layout *layout, const sli_layout_speed *speed
 
 bool sli_search_may_keep(const sli_search *search, double seconds)
 {
+    if (search->most_seconds > 0 && seconds > (1 + rounding) * search->most_seconds)
+        return false;
     return search->count < search->wanted ||
            seconds <= (1 + rounding) * search->found[search->count - 1].costs.seconds;
 }

@@ -276,6 +276,24 @@ assert one["kept_fraction"] < one["daly_kept_fraction"] - 0.005 and one["fewer_s
 assert one["days"] != other["days"] and abs(one["days"] / other["days"] - 1) < 0.02, (one, other)' || fail "repair_s: other losses"
 "$program" plan "${cluster[@]}" --cluster pair.json --dp 2 --pp 1 --seed 18446744073709551615 --json >out 2>err || fail "--seed 2^64 - 1: status $?"
 [ "$(query 'json.load(open("out"))["seed"]')" = 18446744073709551615 ] || fail "--seed 2^64 - 1: another seed"
+# The plans are those that train most tokens with failures, of all layouts: some have longer steps than many others.
+echo '{"nodes": [{"count": 8, "devices": 1, "memory_bytes": 2e9, "flops_f32": 1e8, "memory_bytes_per_s": 1e12}], "links":
+ {"spine": {"latency_s": 0, "bytes_per_s": 1e12, "message_s": 0}}, "failures": {"mtbf_s": 1e4, "repair_s": 1e4, "restart_s": 600,
+ "save_bytes_per_s": 1e12}}' >often.json
+often=(plan --emsize 16 --nhid 16 --nlayers 4 --nhead 2 --ntokens 50 --seq-len 8 --batch-tokens 1344 --cluster often.json --tokens 1e8 --json)
+for dp in 1 2 3 4 6 7 8; do
+    for pp in 1 2 3 4 5 6; do
+        [ $((dp * pp)) -gt 8 ] || "$program" "${often[@]}" --dp "$dp" --pp "$pp" >"shape.$dp.$pp" 2>err || fail "often.json, $dp x $pp: status $?"
+    done
+done
+runs "$program" "${often[@]}"
+python3 -c 'import glob, json
+every = [plan for name in glob.glob("shape.*") for plan in json.load(open(name))["plans"]]
+found = json.load(open("out"))
+plans, best = found["plans"], sorted(every, key=lambda plan: -plan["tokens_per_day"])
+assert not found["cut_off"]
+assert [plan["tokens_per_day"] for plan in plans] == [plan["tokens_per_day"] for plan in best[:len(plans)]], (plans, best[:5])
+assert max(sum(plan["step_ms"] < found["step_ms"] for plan in every) for found in plans) > 5, plans' || fail "often.json: other plans than those of all shapes"
 # A node that always fails before a checkpoint trains nothing.
 sed "s/1e6,/1, \"save_bytes_per_s\": 1e3,/" pair.json >failing.json
 "$program" plan "${cluster[@]}" --cluster failing.json --tokens 1e10 --dp 2 --pp 1 >out 2>err || fail "failing nodes: status $?"

@@ -161,9 +161,9 @@ typedef struct sl_cluster_plan {
 } sl_cluster_plan;
 
 typedef struct sl_cluster_plans {
-    sl_cluster_plan plans[SL_PLANS_FOUND]; /* those with the shortest steps, each of another
-                                              shape: first the one that trains most tokens a day
-                                              with failures */
+    sl_cluster_plan plans[SL_PLANS_FOUND]; /* those that train most tokens a day with failures, each
+                                              of another shape, which is there with its shortest
+                                              step */
     int count;
     sl_schedule *table;       /* of the first, as far as it is wanted; NULL: it is not */
     sl_simulation simulation; /* of it, in seconds */
@@ -173,6 +173,8 @@ typedef struct sl_cluster_plans {
     int64_t layouts;   /* that were bounded */
     int64_t simulated; /* of these, with their tables: no other can be among the best */
     int64_t too_large; /* of these, left out for the size of their tables */
+    bool is_cut_off;   /* more shapes than were ordered could be among the best: those with the
+                          shortest steps were */
     uint64_t seed;     /* of the simulated failures: the run's */
 } sl_cluster_plans;
 

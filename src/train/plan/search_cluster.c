@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_VIRTUAL_STAGES = 8 };
+enum { MOST_VIRTUAL_STAGES = 8, MOST_ORDERED = 512 };
 
 enum { DEFAULT_DAYS = 30 }; /* of a training without a number of tokens */
 
@@ -216,7 +216,7 @@ static void free_described(described_plan *described)
 }
 
 /* Behind all that train no fewer tokens: of equal ones the one with the shorter step is first. */
-static void insert_plan(described_plan plans[SL_PLANS_FOUND], int count)
+static void insert_plan(described_plan *plans, int count)
 {
     described_plan last = plans[count];
     int i = count;
@@ -225,47 +225,94 @@ static void insert_plan(described_plan plans[SL_PLANS_FOUND], int count)
     plans[i] = last;
 }
 
-/* All that were found, or with best_only the best: others are looked at as far as their steps allow
- * them to be it. */
-static sl_status order_plans(const search *s, const sli_devices *devices,
-                             described_plan plans[SL_PLANS_FOUND], int *count)
+static int count_wanted(const search *s)
 {
-    double flop;
-    bool best_only = s->options->best_only;
-    const sl_shape row = sl_shape_2d(1, s->run->bptt);
-    SL_TRY(sli_module_count_step_flop(s->model, &row, &flop));
-    flop *= (double)s->rows;
+    return s->options->best_only ? 1 : SL_PLANS_FOUND;
+}
+
+/* Of those found, from the shortest step on, the ones that train most tokens with failures: what
+ * cannot be among them, as its steps without failures train no more tokens, is not simulated.
+ * *looks_at_all: all that were found could be among them. */
+static sl_status pick_plans(const search *s, const sli_devices *devices, double flop,
+                            described_plan plans[SL_PLANS_FOUND + 1], int *count,
+                            bool *looks_at_all)
+{
+    int wanted = count_wanted(s);
+    *looks_at_all = true;
     for (int i = 0; i < s->results.count; i++) {
         described_plan *next = &plans[*count];
         next->place = i;
         SL_TRY(describe_plan(s, devices, flop, &s->found[i], &next->plan));
-        if (best_only && i > 0 && next->plan.tokens_per_s <= kept_tokens_per_s(&plans[0].plan)) {
+        if (*count == wanted &&
+            next->plan.tokens_per_s <= kept_tokens_per_s(&plans[wanted - 1].plan)) {
             free_described(next);
-            break;
+            *looks_at_all = false;
+            return SL_OK;
         }
         SL_TRY(simulate_failures(s, devices, next));
         insert_plan(plans, (*count)++);
-        if (best_only && *count > 1)
+        if (*count > wanted)
             free_described(&plans[--*count]);
     }
-    return best_only ? SL_OK
-                     : sli_failing_plan_find_interval(&plans[0].failing, &plans[0].plan.failures);
+    return SL_OK;
+}
+
+/* Searches again for all layouts whose steps are short enough to train `least` tokens a second. */
+static sl_status search_all_that_matter(search *s, double least)
+{
+    sli_cluster_search counts;
+    free(s->found);
+    s->found = calloc(MOST_ORDERED, sizeof *s->found);
+    if (!s->found)
+        return sli_no_memory(NULL, "plans");
+    s->results = (sli_search){.wanted = MOST_ORDERED,
+                              .most_seconds = (double)s->rows * (double)s->run->bptt / least,
+                              .prefers_fewer_ranks = true,
+                              .holder = "device",
+                              .found = s->found};
+    return sli_search_cluster(&s->job, &s->cluster, &s->results, &counts);
+}
+
+/* The plans that train most tokens a day, of all layouts that could be among them. */
+static sl_status order_plans(search *s, const sli_devices *devices,
+                             described_plan plans[SL_PLANS_FOUND + 1], sl_cluster_plans *out)
+{
+    double flop, least = 0;
+    const sl_shape row = sl_shape_2d(1, s->run->bptt);
+    bool looks_at_all;
+    int *count = &out->count;
+    SL_TRY(sli_module_count_step_flop(s->model, &row, &flop));
+    flop *= (double)s->rows;
+    SL_TRY(pick_plans(s, devices, flop, plans, count, &looks_at_all));
+    for (int i = 0; i < *count && kept_tokens_per_s(&plans[i].plan) > 0; i++)
+        least = kept_tokens_per_s(&plans[i].plan);
+    if (s->cluster.mtbf_s > 0 && s->results.count == SL_PLANS_FOUND && least > 0) {
+        SL_TRY(search_all_that_matter(s, least));
+        while (*count > 0)
+            free_described(&plans[--*count]);
+        SL_TRY(pick_plans(s, devices, flop, plans, count, &looks_at_all));
+        out->is_cut_off = looks_at_all && s->results.count == MOST_ORDERED;
+    }
+    return s->options->best_only
+               ? SL_OK
+               : sli_failing_plan_find_interval(&plans[0].failing, &plans[0].plan.failures);
 }
 
 /* *first: which one of those found is the first. */
 static sl_status describe_plans(search *s, sl_cluster_plans *out, int *first)
 {
     sli_devices devices;
-    described_plan plans[SL_PLANS_FOUND] = {0};
+    described_plan plans[SL_PLANS_FOUND + 1] = {0};
     sl_status status;
     SLI_TRY_OR_FAIL(sli_devices_list(&s->cluster, s->run->precision, &devices));
-    status = order_plans(s, &devices, plans, &out->count);
+    status = order_plans(s, &devices, plans, out);
 fail:
     *first = plans[0].place;
-    for (int i = 0; i < SL_PLANS_FOUND; i++) {
+    for (int i = 0; i < SL_PLANS_FOUND; i++)
         out->plans[i] = plans[i].plan;
+    free(plans[SL_PLANS_FOUND].plan.balance);
+    for (int i = 0; i <= SL_PLANS_FOUND; i++)
         sli_failing_plan_clear(&plans[i].failing);
-    }
     sli_devices_clear(&devices);
     out->seed = s->run->seed;
     out->inputs = s->cluster.inputs;
