@@ -238,8 +238,9 @@ typedef struct sl_parameter_set_options {
  *
  * Values and gradients are in flat buckets: parameters in reverse order of registration, each at a
  * multiple of 64 bytes (the padding is 0). A bucket is closed when its parameters' bytes, without
- * padding, reach its limit. Initial values are functions of (seed, the parameter's number in root,
- * element), so they do not depend on how root is cut into sets.
+ * padding, reach its limit; without gradients and in bf16 each parameter has one to itself. Initial
+ * values are functions of (seed, the parameter's number in root, element), so they do not depend on
+ * how root is cut into sets.
  *
  * Borrows root, which must outlive the set. A parameter is in one set at a time. Different threads
  * may create and use sets of different children. Errors: SL_ERR_INVALID for a parameter that is in

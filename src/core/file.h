@@ -55,6 +55,25 @@ sl_status sli_file_read(const char *path, uint64_t max_bytes, char **data, size_
 sl_status sli_file_checksum(const char *path, int descriptor, uint64_t offset, uint64_t bytes,
                             sli_checksum *sum);
 
+/* A file's bytes in memory. They are read as they are touched; what is written to them stays in
+ * this process. A file that somebody cuts short meanwhile ends the process where it is touched.
+ * (file_map.c) */
+typedef struct sli_file_map sli_file_map;
+
+/* Maps `size` > 0 bytes of an open file; the map outlives the descriptor. Errors: SL_ERR_IO,
+ * SL_ERR_MEMORY. */
+sl_status sli_file_map_create(const char *path, int descriptor, uint64_t size, sli_file_map **out);
+char *sli_file_map_bytes(const sli_file_map *map);
+
+/* Reads `bytes` bytes at `offset` before they are touched, as far as the system can: many pages in
+ * one call, and with an error where they cannot be read. Any thread may call. Errors: SL_ERR_IO. */
+sl_status sli_file_map_load(const sli_file_map *map, const char *path, uint64_t offset,
+                            uint64_t bytes);
+
+/* One more holder of the map, which goes when its last holder releases it. Any thread may call. */
+sli_file_map *sli_file_map_hold(sli_file_map *map);
+void sli_file_map_release(sli_file_map **map);
+
 /* Removes the file at `path` if it is the one that is open as `descriptor`; another one that has
  * taken its name stays. */
 void sli_file_remove_open(const char *path, int descriptor);

@@ -175,6 +175,15 @@ void sli_device_release_counted(sl_device *device, sl_device *counted, sl_memory
     device->ops->release(device, memory, bytes);
 }
 
+void sli_device_discard_counted(sl_device *device, sl_device *counted, sl_memory_category category,
+                                void *memory, size_t bytes)
+{
+    if (!memory)
+        return;
+    account_less(counted, category, bytes);
+    (device->ops->discard ? device->ops->discard : device->ops->release)(device, memory, bytes);
+}
+
 void sli_device_empty_cache(sl_device *device)
 {
     if (device->ops->empty_cache)

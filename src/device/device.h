@@ -419,6 +419,10 @@ void sli_device_recount(sl_device *from, sl_device *to, sl_memory_category categ
 void sli_device_release_counted(sl_device *device, sl_device *counted, sl_memory_category category,
                                 void *memory, size_t bytes);
 
+/* The same of memory that was never touched: nothing is kept of it. */
+void sli_device_discard_counted(sl_device *device, sl_device *counted, sl_memory_category category,
+                                void *memory, size_t bytes);
+
 /* A moment in a device's work: when what was queued before it is done. */
 typedef struct sli_moment {
     double made; /* when the host asked for it, on sli_clock_seconds' clock */

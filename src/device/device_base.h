@@ -23,6 +23,8 @@ typedef struct sli_device_ops {
      * there is none, SL_ERR_MEMORY; the caller words that error. */
     sl_status (*allocate)(sl_device *device, size_t bytes, void **out);
     void (*release)(sl_device *device, void *memory, size_t bytes);
+    /* (optional: as release) Releases memory that was never touched, and touches it no more. */
+    void (*discard)(sl_device *device, void *memory, size_t bytes);
     /* (optional: nothing is cached) Gives memory that was released back to the system. */
     void (*empty_cache)(sl_device *device);
 

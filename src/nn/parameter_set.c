@@ -105,17 +105,32 @@ int64_t sli_parameter_room(const sl_parameter *parameter)
            ALIGNMENT_ELEMENTS;
 }
 
+/* A file's memory can then replace that of f32 values. Nothing is done with buckets without
+ * gradients, and in bf16 products read copies: that these are in few large blocks does not count.
+ */
+static bool is_each_alone(const sl_parameter_set *set)
+{
+    return set->options.no_gradients && set->options.precision == SL_PRECISION_BF16;
+}
+
+static int64_t room_in(const sl_parameter_set *set, const sl_parameter *parameter)
+{
+    return is_each_alone(set) ? elements_of(parameter) : sli_parameter_room(parameter);
+}
+
 static void assign_buckets(sl_parameter_set *set)
 {
     const sl_parameter_set_options *options = &set->options;
     int64_t later = options->bucket_bytes ? options->bucket_bytes : BUCKET_BYTES;
     int64_t limit = options->first_bucket_bytes ? options->first_bucket_bytes : FIRST_BUCKET_BYTES;
+    if (is_each_alone(set))
+        limit = later = 1;
     for (int i = 0; i < set->trained_count;) {
         parameter_bucket *open = &set->buckets[set->bucket_count++];
         *open = (parameter_bucket){.first = i};
         for (int64_t bytes = 0; i < set->trained_count && bytes < limit; i++) {
             bytes += elements_of(set->trained[i]) * (int64_t)sizeof(float);
-            open->elements += sli_parameter_room(set->trained[i]);
+            open->elements += room_in(set, set->trained[i]);
             open->count++;
         }
         limit = later;
@@ -139,8 +154,7 @@ static sl_status create_views(const sl_parameter_set *set, const parameter_bucke
     int64_t offset = 0;
     for (int i = bucket->first; i < bucket->first + bucket->count; i++) {
         sl_parameter *parameter = set->trained[i];
-        int64_t end = offset + elements_of(parameter),
-                next = offset + sli_parameter_room(parameter);
+        int64_t end = offset + elements_of(parameter), next = offset + room_in(set, parameter);
         SL_TRY(sl_tensor_view(flat, offset, &parameter->shape,
                               grads ? &parameter->grad : &parameter->value));
         if (next > end)

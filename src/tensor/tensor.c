@@ -16,6 +16,7 @@ typedef struct storage {
     sl_memory_category category;
     size_t bytes;
     void *memory;
+    sli_file_map *map;        /* that the memory belongs to; NULL: it is the device's */
     atomic_bool is_delivered; /* to another device */
     /* What the host wrote is in 0 .. below - 1, as far as it knows; 0: it does not. */
     int64_t below;
@@ -126,13 +127,28 @@ static sl_status handle_create(storage *store, sl_device *device, int64_t offset
 
 static void storage_free(storage *dead)
 {
-    if (atomic_load_explicit(&dead->is_delivered, memory_order_relaxed))
+    if (dead->map)
+        sli_file_map_release(&dead->map);
+    else if (atomic_load_explicit(&dead->is_delivered, memory_order_relaxed))
         sli_device_release_delivered(dead->device, dead->counted, dead->category, dead->memory,
                                      dead->bytes);
     else
         sli_device_release_counted(dead->device, dead->counted, dead->category, dead->memory,
                                    dead->bytes);
     free(dead);
+}
+
+void sli_tensor_map(sl_tensor *tensor, sli_file_map *map, void *memory)
+{
+    storage *store = tensor->storage;
+    sli_file_map *before = store->map;
+    assert(tensor->offset == 0 && store->bytes == sli_tensor_bytes(tensor));
+    if (!before)
+        sli_device_discard_counted(store->device, store->counted, store->category, store->memory,
+                                   store->bytes);
+    store->map = sli_file_map_hold(map);
+    store->memory = memory;
+    sli_file_map_release(&before);
 }
 
 sl_status sl_tensor_create(sl_device *device, sl_memory_category category, sl_dtype dtype,
@@ -236,7 +252,7 @@ void sli_tensor_hand_over(sl_tensor *tensor, sl_device *to)
     tensor->device = to;
     if (sli_tensor_is_shared(tensor))
         return;
-    if (store->counted != to && store->memory)
+    if (store->counted != to && store->memory && !store->map)
         sli_device_recount(store->counted, to, store->category, store->bytes);
     store->counted = to;
 }

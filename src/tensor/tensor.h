@@ -2,6 +2,7 @@
 #ifndef SLI_TENSOR_TENSOR_H
 #define SLI_TENSOR_TENSOR_H
 
+#include "core/file.h"
 #include "device/device.h"
 #include "sluice/tensor.h"
 
@@ -31,6 +32,11 @@ sl_status sli_tensor_close_host(sl_tensor *tensor, sli_host_array *host, bool wr
 /* Does the host know, without waiting for a device, that all elements of an i32 tensor are in
  * 0 .. count - 1? It does where it wrote them itself, to memory that it does not reach. */
 bool sli_tensor_is_below(const sl_tensor *tensor, int64_t count);
+
+/* Replaces the tensor's memory by `memory` of a file's map, which is held: of every handle on its
+ * storage, all of which the tensor must be. The content that it had is lost. The host must reach
+ * the device's memory; no other thread may use a handle meanwhile. The bytes count on no device. */
+void sli_tensor_map(sl_tensor *tensor, sli_file_map *map, void *memory);
 
 /* Has the tensor's storage another handle? */
 bool sli_tensor_is_shared(const sl_tensor *tensor);

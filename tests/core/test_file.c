@@ -252,6 +252,39 @@ static void descriptor_limit_is_raised_to_the_hard_one(void **state)
     assert_int_equal(sli_raise_descriptor_limit(), raised);
 }
 
+/* A map outlives the descriptor and the file, and keeps what is written to it. */
+static void map_has_the_files_bytes_until_its_last_holder_is_gone(void **state)
+{
+    enum { SIZE = 10000 };
+    static char bytes[SIZE];
+    scratch *in = *state;
+    const char *path = scratch_path(in, "mapped");
+    sli_file_map *map, *other;
+    int descriptor;
+    uint64_t size;
+    for (int i = 0; i < SIZE; i++)
+        bytes[i] = (char)(i % 251);
+    write_file(path, bytes, SIZE);
+    check_ok(sli_file_open(path, &descriptor, &size));
+    check_ok(sli_file_map_create(path, descriptor, size, &map));
+    check_ok(sli_file_map_load(map, path, 5000, 3000));
+    close(descriptor);
+    other = sli_file_map_hold(map);
+    sli_file_map_release(&map);
+    assert_null(map);
+    sli_file_map_bytes(other)[7] = 99;
+    char *data;
+    size_t count;
+    check_ok(sli_file_read(path, SIZE, &data, &count));
+    assert_memory_equal(data, bytes, SIZE);
+    free(data);
+    assert_int_equal(remove(path), 0);
+    bytes[7] = 99;
+    assert_memory_equal(sli_file_map_bytes(other), bytes, SIZE);
+    sli_file_map_release(&other);
+    sli_file_map_release(&other);
+}
+
 int file_tests(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, scratch_create, scratch_remove)
@@ -267,6 +300,7 @@ int file_tests(void)
         TEST(whole_file_is_read_up_to_a_maximum),
         TEST(what_is_no_file_is_not_read),
         cmocka_unit_test(descriptor_limit_is_raised_to_the_hard_one),
+        TEST(map_has_the_files_bytes_until_its_last_holder_is_gone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

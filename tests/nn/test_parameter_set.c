@@ -91,13 +91,31 @@ static void bucket_limits_are_1_and_25_mib_unless_given(void **state)
     const bucket_case one = {{1, 1, 25 * mib - 2, mib, 1, mib - 1}, 6, 0, 0, {0}, 0};
     SCOPED(sl_module) *module = new_holder(one.sizes, one.count, SL_PARAMETER_TRAINED);
     SCOPED(sl_parameter_set) *set = NULL;
-    sl_parameter_set_options options = {.device = *state, .no_init = true, .no_gradients = true};
+    sl_parameter_set_options options = {.device = *state, .no_init = true};
     check_ok(sl_parameter_set_create(module, 0, 0, &options, &set));
     assert_int_equal(sl_parameter_set_bucket_count(set), 3);
     assert_int_equal(sl_tensor_count(sl_parameter_set_bucket_values(set, 0)), mib + 16);
     assert_int_equal(sl_tensor_count(sl_parameter_set_bucket_values(set, 1)), 26 * mib);
     assert_int_equal(sl_tensor_count(sl_parameter_set_bucket_values(set, 2)), 32);
-    assert_null(bucket_gradients(set, 0));
+}
+
+static void without_gradients_in_bf16_each_parameter_is_alone_in_a_bucket(void **state)
+{
+    const int64_t sizes[] = {3, 17, 16};
+    SCOPED(sl_module) *module = new_holder(sizes, 3, SL_PARAMETER_TRAINED);
+    SCOPED(sl_parameter_set) *set = NULL;
+    sl_parameter_set_options options = {.device = *state,
+                                        .no_gradients = true,
+                                        .precision = SL_PRECISION_BF16};
+    check_ok(sl_parameter_set_create(module, 0, 0, &options, &set));
+    assert_int_equal(sl_parameter_set_bucket_count(set), 3);
+    for (int i = 0; i < 3; i++) {
+        const sl_tensor *values = sl_parameter_set_bucket_values(set, i);
+        assert_int_equal(sl_tensor_count(values), sizes[2 - i]);
+        assert_ptr_equal(sl_tensor_data(values),
+                         sl_tensor_data(sl_parameter_value(sl_parameter_set_get(set, 2 - i))));
+        assert_null(bucket_gradients(set, i));
+    }
 }
 
 static void buckets_hold_parameters_in_reverse_with_zeros_between(void **state)
@@ -390,6 +408,7 @@ int parameter_set_tests(void)
     const struct CMUnitTest tests[] = {
         TEST(buckets_close_when_they_reach_the_limit),
         TEST(bucket_limits_are_1_and_25_mib_unless_given),
+        TEST(without_gradients_in_bf16_each_parameter_is_alone_in_a_bucket),
         TEST(buckets_hold_parameters_in_reverse_with_zeros_between),
         TEST(initial_values_do_not_depend_on_the_cut),
         TEST(initial_values_differ_by_seed_and_parameter),

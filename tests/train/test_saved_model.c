@@ -1,5 +1,6 @@
 #include "io/scratch.h"
 #include "models/config.h"
+#include "sluice/app/inference.h"
 #include "sluice/safetensors.h"
 #include "support/modules.h"
 #include "support/vocab.h"
@@ -53,6 +54,65 @@ static void saved_model_comes_back_in_any_cut(void **state)
         FREED float *values = pipe_values(to.pipe, &count);
         assert_memory_equal(values, expected, (size_t)count * sizeof *values);
     }
+}
+
+static test_pipe open_in_bf16(bool inference)
+{
+    sl_module *model;
+    check_ok(sl_transformer_lm_create(&small_model_options, &model));
+    return open_pipe(model, new_cross_entropy(),
+                     (sl_pipe_options){.stages = 2,
+                                       .precision = SL_PRECISION_BF16,
+                                       .no_init = inference,
+                                       .inference = inference},
+                     1, 1);
+}
+
+static uint64_t parameter_bytes(const test_pipe *pipe)
+{
+    sl_memory_stats memory;
+    sl_device_memory(sl_pipe_device(pipe->pipe, 0), &memory);
+    return memory.current_bytes[SL_MEMORY_PARAMETERS];
+}
+
+static void check_same_logits(const test_pipe *a, const test_pipe *b)
+{
+    static const int32_t ids[] = {1, 2, 3, 5, 7, 10};
+    int64_t ntokens;
+    float *expected, *got;
+    check_ok(sl_compute_logits(a->pipe, ids, 2, 3, &expected, &ntokens));
+    check_ok(sl_compute_logits(b->pipe, ids, 2, 3, &got, &ntokens));
+    assert_int_equal(ntokens, SMALL_TOKENS);
+    assert_memory_equal(got, expected, 6 * SMALL_TOKENS * sizeof *got);
+    free(expected);
+    free(got);
+}
+
+/* f32 values stay in the file, also where it is removed; what is written to them does not reach
+ * it. */
+static void inference_in_bf16_uses_the_files_memory(void **state)
+{
+    char path[512], file[600];
+    int64_t count;
+    snprintf(path, sizeof path, "%s", scratch_path(*state, "model"));
+    snprintf(file, sizeof file, "%s/model.safetensors", path);
+    save_small(path);
+    SCOPED(test_pipe) copied = open_in_bf16(false), mapped = open_in_bf16(true);
+    uint64_t before = parameter_bytes(&mapped);
+    check_ok(load(&copied, path));
+    FREED float *expected = pipe_values(copied.pipe, &count);
+    for (int round = 0; round < 2; round++) {
+        check_ok(load(&mapped, path));
+        assert_in_range(parameter_bytes(&mapped), 1, before - (uint64_t)count * sizeof(float));
+        FREED float *values = pipe_values(mapped.pipe, &count);
+        assert_memory_equal(values, expected, (size_t)count * sizeof *values);
+        check_same_logits(&copied, &mapped);
+        sl_tensor *value = sl_parameter_value(find_parameter(&mapped, "0.encoder.weight"));
+        sl_tensor_f32(value)[0] += 1;
+    }
+    check_ok(load(&mapped, path));
+    assert_int_equal(remove(file), 0);
+    check_same_logits(&copied, &mapped);
 }
 
 /* The names that PyTorch's state_dict of the tutorials' flat model has, in its order. */
@@ -404,6 +464,7 @@ int saved_model_tests(void)
 #define WITH_SCRATCH(test) cmocka_unit_test_setup_teardown(test, scratch_create, scratch_remove)
     const struct CMUnitTest tests[] = {
         WITH_SCRATCH(saved_model_comes_back_in_any_cut),
+        WITH_SCRATCH(inference_in_bf16_uses_the_files_memory),
         WITH_SCRATCH(names_are_pytorchs),
         WITH_SCRATCH(config_gives_the_model_back),
         WITH_SCRATCH(open_model_is_of_one_save),

@@ -526,7 +526,10 @@ sl_status sl_saved_model_need_vocab(const sl_saved_model *model, const sl_vocab 
  * model"); an error that it returns ends the loading. No value changes where a name, a shape or
  * `left_out` is the error; where reading fails (SL_ERR_IO, damage), values are undefined. Errors:
  * SL_ERR_INVALID for what does not fit, and where no parameter fits. A model that has no adapters
- * leaves those of the pipe as they are. */
+ * leaves those of the pipe as they are.
+ *
+ * A pipe for inference in bf16 on CPUs uses f32 where they are in the file's memory: the file may
+ * be removed or replaced, but not changed in place, while the pipe is used. */
 sl_status sl_saved_model_load(const sl_saved_model *model, sl_pipe *pipe,
                               sl_status (*left_out)(void *context, const char *tensor,
                                                     const char *reason),

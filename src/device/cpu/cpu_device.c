@@ -96,6 +96,11 @@ static void release_bytes(sl_device *device, void *memory, size_t bytes)
     sli_memory_cache_release(sli_cpu(device)->memory, memory, bytes);
 }
 
+static void discard_bytes(sl_device *device, void *memory, size_t bytes)
+{
+    sli_memory_cache_discard(sli_cpu(device)->memory, memory, bytes);
+}
+
 static void empty_cache(sl_device *device)
 {
     sli_memory_cache_empty(sli_cpu(device)->memory);
@@ -111,6 +116,7 @@ static const sli_device_ops ops = {
     .destroy = destroy_cpu,
     .allocate = allocate_bytes,
     .release = release_bytes,
+    .discard = discard_bytes,
     .empty_cache = empty_cache,
     .bind_thread = bind_thread,
     .copy = sli_cpu_copy,

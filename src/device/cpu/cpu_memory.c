@@ -142,14 +142,19 @@ static void *take_cached(sli_memory_cache *cache, int index)
     return block;
 }
 
+/* Without a cache, exactly what was asked for: the sanitizer then sees its end. */
+static size_t bytes_to_allocate(size_t bytes)
+{
+    return caching ? class_of(bytes).bytes : bytes;
+}
+
 void *sli_memory_cache_allocate(sli_memory_cache *cache, size_t bytes)
 {
     if (bytes > largest)
         return NULL;
     size_class class = class_of(bytes);
     void *block = take_cached(cache, class.index);
-    /* Without a cache, exactly what was asked for: the sanitizer then sees its end. */
-    size_t wanted = caching ? class.bytes : bytes;
+    size_t wanted = bytes_to_allocate(bytes);
     if (!block)
         block = allocate_block(cache, wanted);
     if (!block) {
@@ -175,4 +180,9 @@ void sli_memory_cache_release(sli_memory_cache *cache, void *block, size_t bytes
     freed->next = cache->lists[index];
     cache->lists[index] = freed;
     pthread_mutex_unlock(&cache->lock);
+}
+
+void sli_memory_cache_discard(sli_memory_cache *cache, void *block, size_t bytes)
+{
+    return_block(cache, block, bytes_to_allocate(bytes));
 }

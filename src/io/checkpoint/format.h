@@ -198,6 +198,12 @@ sl_status sli_checkpoint_read_elements(const sl_checkpoint_reader *reader,
                                        const sli_checkpoint_entry *tensor, int64_t first,
                                        int64_t count, void *out);
 
+/* Where a tensor of at least one byte is in a file's map, which the reader holds: *data, for an
+ * item, whose bytes are then read by loading them. NULL: it is in several files, or not aligned.
+ * Errors: those of sli_file_map_create. */
+sl_status sli_checkpoint_map(const sl_checkpoint_reader *reader, const sli_checkpoint_entry *tensor,
+                             sli_file_map **map, void **data);
+
 /* sl_checkpoint_read of some of the part's tensors, which fit the items. An item without data is
  * not read. */
 sl_status sli_checkpoint_read_items(const sl_checkpoint_reader *reader, const char *part,

@@ -72,7 +72,7 @@ typedef struct block {
 } block;
 
 typedef struct block_list {
-    const char *path;
+    const sli_safetensors_reader *reader;
     int descriptor;
     block *blocks;
     size_t count, room;
@@ -99,8 +99,8 @@ static void read_block(void *argument, int64_t index, int thread)
     (void)thread;
     block_list *list = argument;
     const block *wanted = &list->blocks[index];
-    sl_status status =
-        sli_file_read_at(list->path, list->descriptor, wanted->begin, wanted->to, wanted->bytes);
+    sl_status status = sli_safetensors_read_at(list->reader, list->descriptor, wanted->begin,
+                                               wanted->to, wanted->bytes);
     if (status == SL_OK)
         return;
     pthread_mutex_lock(&list->lock);
@@ -135,7 +135,7 @@ static char *find_target(const sli_checkpoint_file *file, size_t i,
 static sl_status read_wanted(const sli_checkpoint_file *file, int descriptor,
                              const sl_safetensors_item *const *wanted)
 {
-    block_list list = {.path = file->reader->path, .descriptor = descriptor};
+    block_list list = {.reader = file->reader, .descriptor = descriptor};
     uint64_t begin = file->reader->data_begin;
     sl_status status;
     for (size_t i = 0; i < sli_safetensors_count(file->reader); i++) {
@@ -264,6 +264,20 @@ sl_status sli_checkpoint_read_elements(const sl_checkpoint_reader *reader,
                                               low - segment->offset, high - low,
                                               (char *)out + (low - begin)));
     }
+    return SL_OK;
+}
+
+sl_status sli_checkpoint_map(const sl_checkpoint_reader *reader, const sli_checkpoint_entry *tensor,
+                             sli_file_map **map, void **data)
+{
+    *map = NULL;
+    *data = NULL;
+    if (tensor->count != 1)
+        return SL_OK;
+    const sli_segment *segment = tensor->segments[0];
+    SL_TRY(sli_safetensors_map(reader->files[segment->file].reader, segment->info, map, data));
+    if ((uintptr_t)*data % sl_dtype_bytes(tensor->info.dtype) != 0)
+        *data = NULL;
     return SL_OK;
 }
 

@@ -3,9 +3,11 @@
 #define SLI_IO_SAFETENSORS_FORMAT_H
 
 #include "core/checksum.h"
+#include "core/file.h"
 #include "core/json.h"
 #include "sluice/safetensors.h"
 
+#include <stdatomic.h>
 #include <sys/types.h>
 
 /* ---- Data types (format.c) ---- */
@@ -131,7 +133,8 @@ struct sli_safetensors_reader {
     dev_t device; /* with its inode, which file it was */
     ino_t inode;
     uint64_t file_bytes;
-    uint64_t data_begin; /* in the file: the first tensor's bytes */
+    uint64_t data_begin;         /* in the file: the first tensor's bytes */
+    _Atomic(sli_file_map *) map; /* NULL: nothing was mapped yet */
     sli_safetensors_header header;
 };
 
@@ -153,6 +156,17 @@ void sli_safetensors_return_descriptor(const sli_safetensors_reader *reader, int
 sl_status sli_safetensors_read_bytes(const sli_safetensors_reader *reader,
                                      const sl_safetensors_info *info, uint64_t offset,
                                      uint64_t bytes, void *to);
+
+/* Where the tensor is in the file's map, which the reader holds. Its bytes are read by
+ * sli_file_map_load, or as they are touched. Any thread may call. Errors: those of
+ * sli_file_map_create and of a descriptor. */
+sl_status sli_safetensors_map(sli_safetensors_reader *reader, const sl_safetensors_info *info,
+                              sli_file_map **map, void **data);
+
+/* Reads the file's bytes from `begin` on; where `to` is their place in the map, loads them there.
+ */
+sl_status sli_safetensors_read_at(const sli_safetensors_reader *reader, int descriptor,
+                                  uint64_t begin, void *to, uint64_t bytes);
 
 /* ---- Writers (writer.c) ---- */
 

@@ -376,6 +376,8 @@ void sli_safetensors_close(sli_safetensors_reader **reader)
 {
     if (!reader || !*reader)
         return;
+    sli_file_map *map = atomic_load(&(*reader)->map);
+    sli_file_map_release(&map);
     sli_safetensors_header_clear(&(*reader)->header);
     if ((*reader)->descriptor >= 0)
         close((*reader)->descriptor);
@@ -434,4 +436,43 @@ sl_status sli_safetensors_read(const sli_safetensors_reader *reader,
                                const sl_safetensors_info *info, void *to)
 {
     return sli_safetensors_read_bytes(reader, info, 0, info->bytes, to);
+}
+
+/* ---- Mapping ---------------------------------------------------------------------------- */
+
+/* The file's map, which its reader holds; made by the first call. */
+static sl_status need_map(sli_safetensors_reader *reader, sli_file_map **out)
+{
+    int descriptor;
+    sli_file_map *other = NULL;
+    *out = atomic_load(&reader->map);
+    if (*out)
+        return SL_OK;
+    SL_TRY(sli_safetensors_borrow_descriptor(reader, &descriptor));
+    sl_status status = sli_file_map_create(reader->path, descriptor, reader->file_bytes, out);
+    sli_safetensors_return_descriptor(reader, descriptor);
+    SL_TRY(status);
+    if (atomic_compare_exchange_strong(&reader->map, &other, *out))
+        return SL_OK;
+    sli_file_map_release(out); /* another thread was faster */
+    *out = other;
+    return SL_OK;
+}
+
+sl_status sli_safetensors_map(sli_safetensors_reader *reader, const sl_safetensors_info *info,
+                              sli_file_map **map, void **data)
+{
+    const sli_safetensors_entry *entry = (const sli_safetensors_entry *)info; /* its first field */
+    SL_TRY(need_map(reader, map));
+    *data = sli_file_map_bytes(*map) + reader->data_begin + entry->begin;
+    return SL_OK;
+}
+
+sl_status sli_safetensors_read_at(const sli_safetensors_reader *reader, int descriptor,
+                                  uint64_t begin, void *to, uint64_t bytes)
+{
+    const sli_file_map *map = atomic_load(&reader->map);
+    return map && sli_file_map_bytes(map) + begin == to
+               ? sli_file_map_load(map, reader->path, begin, bytes)
+               : sli_file_read_at(reader->path, descriptor, begin, to, bytes);
 }

@@ -177,7 +177,9 @@ fail:
 
 sl_status sli_tensors_of_model(const sl_pipe *pipe, sli_tensors *out)
 {
-    return list_tensors(pipe, &(listing){0}, out);
+    SL_TRY(list_tensors(pipe, &(listing){0}, out));
+    out->may_be_mapped = pipe->inference && pipe->precision == SL_PRECISION_BF16;
+    return SL_OK;
 }
 
 sl_status sli_tensors_of_buckets(const sl_pipe *pipe, sl_tensor **const *buckets, sli_tensors *out)

@@ -290,14 +290,22 @@ static const sli_checkpoint_entry *find_tensor(const sl_saved_model *model, cons
 
 /* ---- Loading ----------------------------------------------------------------------------- */
 
+/* A tensor whose memory becomes that of a file; NULL: it keeps its own. */
+typedef struct mapped_item {
+    sl_tensor *tensor;
+    sli_file_map *map;
+} mapped_item;
+
 typedef struct loading {
     const sl_saved_model *model;
     const sli_checkpoint_tensors *has;
     bool *used;                 /* [has->count] the model has a tensor of that name */
     sl_safetensors_item *items; /* [count] that are read */
     bool *widens;               /* [count] from the file's 16 bits to f32 */
+    mapped_item *mapped;        /* [count] */
     size_t count;
     int parameters; /* among them */
+    bool maps;      /* items may be the file's memory */
     sl_status (*left_out)(void *context, const char *tensor, const char *reason);
     void *context;
 } loading;
@@ -396,9 +404,38 @@ static sl_status convert(const sl_saved_model *model, const sl_safetensors_item 
     return is_transposed(model, item->name) ? transpose(&wide) : SL_OK;
 }
 
-/* Whether the file's tensor is read. A buffer has its value without the file. */
-static sl_status choose_item(loading *job, const sl_safetensors_item *item, bool is_buffer)
+/* Lets the item be the file's memory, where that has the form of the tensor's own. */
+static sl_status map_item(loading *job, const sli_checkpoint_entry *found,
+                          const sli_tensor_entry *entry)
 {
+    sl_safetensors_item *item = &job->items[job->count];
+    mapped_item *mapped = &job->mapped[job->count];
+    void *data;
+    if (!job->maps || item->dtype != SL_F32 || !entry->tensor || !item->data ||
+        !sl_device_has_host_memory(sl_tensor_device(entry->tensor)) ||
+        !sli_checkpoint_fits(&found->info, item) || is_transposed(job->model, item->name))
+        return SL_OK;
+    SL_TRY(sli_checkpoint_map(job->model->reader, found, &mapped->map, &data));
+    if (!data)
+        return SL_OK;
+    mapped->tensor = entry->tensor;
+    item->data = data;
+    return SL_OK;
+}
+
+/* Replaces the memory of the tensors whose items are the file's. */
+static void use_maps(const loading *job)
+{
+    for (size_t i = 0; i < job->count; i++)
+        if (job->mapped[i].tensor)
+            sli_tensor_map(job->mapped[i].tensor, job->mapped[i].map, job->items[i].data);
+}
+
+/* Whether the file's tensor is read. A buffer has its value without the file. */
+static sl_status choose_item(loading *job, const sl_safetensors_item *item,
+                             const sli_tensor_entry *entry)
+{
+    bool is_buffer = entry->is_buffer;
     sl_safetensors_item chosen = *item;
     const sli_checkpoint_entry *found = find_tensor(job->model, item->name);
     if (!found && is_buffer)
@@ -417,7 +454,10 @@ static sl_status choose_item(loading *job, const sl_safetensors_item *item, bool
     }
     if (job->left_out && !sli_checkpoint_fits(&found->info, &chosen))
         return refuse_shape(job, &found->info, item);
-    job->items[job->count++] = chosen;
+    job->items[job->count] = chosen;
+    if (found)
+        SL_TRY(map_item(job, found, entry));
+    job->count++;
     job->parameters += !is_buffer;
     return SL_OK;
 }
@@ -467,11 +507,14 @@ static sl_status load_selected(loading *job, sl_pipe *pipe, bool adapters)
     SLI_TRY_OR_FAIL(list_selected(pipe, adapters, &tensors));
     job->items = calloc(tensors.count + job->has->count + 1, sizeof *job->items);
     job->widens = calloc(tensors.count + job->has->count + 1, sizeof *job->widens);
-    if (!job->used || !job->items || !job->widens)
+    job->mapped = calloc(tensors.count + job->has->count + 1, sizeof *job->mapped);
+    job->maps = tensors.may_be_mapped;
+    if (!job->used || !job->items || !job->widens || !job->mapped)
         SLI_TRY_OR_FAIL(sli_no_memory(model->path, "a list of its tensors"));
     for (size_t i = 0; i < tensors.count; i++)
-        SLI_TRY_OR_FAIL(choose_item(job, &tensors.items[i], tensors.entries[i].is_buffer));
+        SLI_TRY_OR_FAIL(choose_item(job, &tensors.items[i], &tensors.entries[i]));
     SLI_TRY_OR_FAIL(read_chosen(job, model->path));
+    use_maps(job);
     SLI_TRY_OR_FAIL(widen_all(job));
     for (size_t i = 0; i < job->count; i++)
         SLI_TRY_OR_FAIL(convert(model, &job->items[i], job->widens[i]));
@@ -480,6 +523,7 @@ fail:
     free(job->used);
     free(job->items);
     free(job->widens);
+    free(job->mapped);
     sli_tensors_clear(&tensors);
     return status;
 }
