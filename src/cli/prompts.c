@@ -44,11 +44,15 @@ static sl_status warn_unknown_words(const sl_vocab *vocab, const char *prompt)
 sl_status cli_prompt_encode(const cli_saved_model *model, const char *text, sl_tokens *out)
 {
     SL_TRY(sl_tokens_encode(model->vocab, text, strlen(text), true, out));
+    sl_status status = SL_OK;
     if (out->count == 0)
-        return sl_error(SL_ERR_INVALID, "a prompt must have at least one token, got \"%s\"", text);
-    return model->prints && sl_vocab_has_words(model->vocab)
-               ? warn_unknown_words(model->vocab, text)
-               : SL_OK;
+        status =
+            sl_error(SL_ERR_INVALID, "a prompt must have at least one token, got \"%s\"", text);
+    else if (model->prints && sl_vocab_has_words(model->vocab))
+        status = warn_unknown_words(model->vocab, text);
+    if (status != SL_OK)
+        sl_tokens_free(out);
+    return status;
 }
 
 /* ---- A file's ----------------------------------------------------------------------------- */
