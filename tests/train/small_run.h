@@ -7,6 +7,7 @@
 #include "sluice/app/train.h"
 #include "support/modules.h"
 #include "support/pipes.h"
+#include "support/run_ahead.h"
 #include "synthetic/chain.h"
 
 #include <stdlib.h>
@@ -173,6 +174,26 @@ static inline sl_status small_run(const sl_train_options *options, small_record 
     sl_run_result result;
     sl_reporter reporter = small_reporter(record);
     return sl_train_run(options, &reporter, 1, &result);
+}
+
+/* Runs until each of the first `count` in peak_activations has had least[] bytes in one of the
+ * runs, a few times at most: how much a stage holds depends on how far the one before runs ahead of
+ * it. *record is the last run's, with the largest peak_activations of all. */
+static inline void small_run_for_peaks(const sl_train_options *options, const int64_t *least,
+                                       int count, small_record *record)
+{
+    enum { MOST_RUNS = 40 };
+    uint64_t peaks[SL_MAX_STAGES] = {0};
+    let_stages_run_ahead();
+    for (int run = 0, reached = 0; run < MOST_RUNS && reached < count; run++) {
+        check_ok(small_run(options, record));
+        for (int i = reached = 0; i < count; i++) {
+            if (peaks[i] < record->peak_activations[i])
+                peaks[i] = record->peak_activations[i];
+            reached += (int64_t)peaks[i] >= least[i];
+        }
+    }
+    memcpy(record->peak_activations, peaks, sizeof peaks);
 }
 
 static inline void check_same_step(const sl_step_info *got, const sl_step_info *expected)

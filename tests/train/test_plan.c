@@ -1,5 +1,3 @@
-#define _GNU_SOURCE /* sched_setaffinity, SCHED_BATCH */
-
 /* What a run will need, by arithmetic, against what a run took. */
 #include "plans.h"
 #include "small_run.h"
@@ -7,7 +5,6 @@
 #include "train/plan/plan.h"
 
 #include <math.h>
-#include <sched.h>
 
 /* With the model's ntokens. */
 static sl_plan plan_of_launch(const sl_train_options *options, const sl_train_launch *launch)
@@ -98,12 +95,16 @@ static int units_below(const sl_train_options *options)
     return 1 + (stages > 1 ? under_way : 0) + halves;
 }
 
+static int unit_bytes(const sl_train_options *options)
+{
+    return ROWS * TIME * WIDTH * (options->precision == SL_PRECISION_BF16 ? 2 : 4);
+}
+
 /* A module's own tensors may come to a unit more than what it saves. */
 static void check_activations(const char *what, int64_t planned, int64_t taken,
                               const sl_train_options *options)
 {
-    int element_bytes = options->precision == SL_PRECISION_BF16 ? 2 : 4;
-    int unit = ROWS * TIME * WIDTH * element_bytes;
+    int unit = unit_bytes(options);
     if (taken > planned + unit || taken < planned - units_below(options) * unit)
         fail_msg("%s: planned %.2f units of %d bytes, taken %.2f", what, (double)planned / unit,
                  unit, (double)taken / unit);
@@ -119,12 +120,15 @@ typedef struct activations {
 static activations check_run(const sl_train_options *options)
 {
     static small_record record;
+    int64_t least[SL_MAX_STAGES];
     sl_corpus *corpus;
     activations all = {0, 0};
     check_ok(sl_corpus_load(options->data, NULL, &corpus));
     sl_plan plan = plan_of(options, sl_vocab_size(sl_corpus_vocab(corpus)));
     sl_corpus_destroy(&corpus);
-    check_ok(small_run(options, &record));
+    for (int s = 0; s < plan.stages; s++)
+        least[s] = plan.stage[s].activation_bytes - units_below(options) * unit_bytes(options);
+    small_run_for_peaks(options, least, plan.stages, &record);
     for (int s = 0; s < plan.stages; s++) {
         const sl_stage_plan *stage = &plan.stage[s];
         const uint64_t *taken = record.memory[s].current_bytes;
@@ -286,20 +290,6 @@ static void run_for_peaks(const sl_train_options *options, peaks *each, double *
             *total += (double)each[r].total[s];
             *reserved += (double)each[r].reserved[s];
         }
-}
-
-/* From now on this thread and those that it starts share one processor, and a rank that wakes
- * another keeps it until it waits itself (where it may: SCHED_FIFO is root's), or for its slice of
- * time. So stages run ahead of the next, as the plan says that they may. */
-static void let_stages_run_ahead(void)
-{
-    const struct sched_param first = {.sched_priority = 1}, none = {0};
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET((size_t)sched_getcpu(), &one);
-    assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
-    if (sched_setscheduler(0, SCHED_FIFO, &first) != 0)
-        assert_int_equal(sched_setscheduler(0, SCHED_BATCH, &none), 0);
 }
 
 /* Every run against what was planned, and what it has from the system. Peaks are lower where
