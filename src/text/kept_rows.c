@@ -7,6 +7,7 @@
 #include "text/vocab.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -259,5 +260,49 @@ fail:
     sli_replace_file_destroy(&file);
     sli_checksum_destroy(&sum);
     json_decref(json);
+    return status;
+}
+
+typedef struct directory_rows {
+    const char *directory;
+    char *const *paths; /* [count] of those that stay */
+    int count;
+} directory_rows;
+
+static sl_status remove_kept(const char *path)
+{
+    int descriptor;
+    uint64_t bytes;
+    sl_status status = open_kept(path, &descriptor, &bytes);
+    if (status == SL_OK && descriptor >= 0) {
+        close(descriptor);
+        (void)unlink(path);
+    }
+    return status == SL_ERR_MEMORY ? status : SL_OK; /* another's file stays */
+}
+
+static sl_status remove_other(void *context, const char *name)
+{
+    const directory_rows *rows = context;
+    char *path;
+    bool stays = false;
+    if (!sli_name_ends_with(name, ".rows"))
+        return SL_OK;
+    SL_TRY(sli_path_join(rows->directory, name, &path));
+    for (int i = 0; i < rows->count; i++)
+        stays = stays || strcmp(path, rows->paths[i]) == 0;
+    sl_status status = stays ? SL_OK : remove_kept(path);
+    free(path);
+    return status;
+}
+
+sl_status sli_kept_rows_remove_others(const char *directory, char *const *paths, int count)
+{
+    directory_rows rows = {directory, paths, count};
+    int opened = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (opened < 0)
+        return errno == ENOENT ? SL_OK : sli_io_error(directory, "cannot be read");
+    sl_status status = sli_directory_visit(opened, directory, remove_other, &rows);
+    close(opened);
     return status;
 }

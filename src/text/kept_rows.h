@@ -34,4 +34,9 @@ sl_status sli_kept_rows_read(const char *path, const json_t *description, sl_row
 sl_status sli_kept_rows_write(const char *path, const json_t *description, const sl_rows *rows,
                               int64_t documents);
 
+/* Removes the files of the directory, which need not exist, that sli_kept_rows_write has written
+ * and that are not among these [count] paths: those of data that a run does not have any more.
+ * Errors: SL_ERR_IO, SL_ERR_MEMORY. */
+sl_status sli_kept_rows_remove_others(const char *directory, char *const *paths, int count);
+
 #endif

@@ -293,10 +293,11 @@ sl_status sli_tokens_write(const sl_vocab *vocab, const char *const *texts, int 
     *out = (sl_tokens_written){0};
     SL_TRY(measure(&job, texts, count, path));
     SL_TRY(sli_token_output_open(path, vocab, limits->file_tokens, resumes, &job.output));
-    sl_status status =
-        sli_text_encoder_create(vocab, SLI_TEXT_PART_BYTES, sli_usable_processors(), &job.encoder);
-    if (status == SL_OK)
-        status = write_texts(&job, texts, count, out);
+    sl_status status;
+    SLI_TRY_OR_FAIL(
+        sli_text_encoder_create(vocab, SLI_TEXT_PART_BYTES, sli_usable_processors(), &job.encoder));
+    status = write_texts(&job, texts, count, out);
+fail:
     sli_text_encoder_destroy(&job.encoder);
     sli_token_output_close(&job.output, status != SL_OK);
     return status;

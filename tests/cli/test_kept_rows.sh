@@ -109,6 +109,16 @@ before=$(stat -c %i mixed/tokens/*)
 "$program" train --resume mixed/step-00000002 --save resumed >out 2>&1 || fail "resume: status $?"
 [ "$(stat -c %i mixed/tokens/*)" = "$before" ] || fail "the run that resumed has written the same rows again"
 
+# Those of data that a run does not have go, and another's stay.
+rm -rf mixed/step-* mixed/best mixed/progress
+echo "a text" >mixed/tokens/notes.rows
+run data tokenizer --save-dir mixed
+[ "$(find mixed/tokens -type f | sort | tr '\n' ' ')" = "mixed/tokens/notes.rows mixed/tokens/train.rows mixed/tokens/valid.rows " ] ||
+    fail "files of a mixture stay, or another's went: $(find mixed/tokens)"
+rm -rf mixed/step-* mixed/best mixed/progress
+run "$source/CHANGELOG.md" tokenizer --save-dir mixed
+[ "$(find mixed/tokens -name '*.rows')" = mixed/tokens/notes.rows ] || fail "rows stay beside a text: $(find mixed/tokens)"
+
 # Another's file stays, and is found before any line is read.
 forget
 echo "a text" >run/tokens/train.rows

@@ -4,6 +4,7 @@
 
 #include "io/checkpoint/format.h"
 #include "support/check.h"
+#include "text/vocab.h"
 
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -114,6 +115,14 @@ static sl_status verify_checkpoint(const text *from)
     if (status == SL_OK)
         status = sl_checkpoint_verify(reader);
     sl_checkpoint_close(&reader);
+    return status;
+}
+
+static sl_status read_tokenizer(const text *from)
+{
+    sl_vocab *vocab;
+    sl_status status = sli_vocab_parse(from->at, from->length, &vocab);
+    sl_vocab_destroy(&vocab);
     return status;
 }
 
@@ -256,6 +265,33 @@ static void state_takes_memory_and_time_in_proportion(void **state)
     CHECK_ALL(read_state_with_its_checksum, cases);
 }
 
+static void tokenizer_takes_memory_and_time_in_proportion(void **state)
+{
+#define MODEL                                                                                      \
+    "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true},"    \
+    "\"model\":{\"type\":\"BPE\","
+    static const hostile cases[] = {
+        {"{\"model\":[", "{}", "]}", SL_ERR_FORMAT},
+        {"{\"model\":", "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[", "}", SL_ERR_FORMAT},
+        {"{", "\"#\":{}", "}", SL_ERR_FORMAT},
+        {"{" MODEL "\"merges\":[],\"vocab\":{", "\"#\":0", "}}}", SL_ERR_FORMAT},
+        {"{" MODEL "\"merges\":[],\"vocab\":{", "\"a\":0", "}}}", SL_ERR_FORMAT},
+        {"{" MODEL "\"merges\":[],\"vocab\":{", "\"\\u0123#\":1e0", "}}}", SL_ERR_FORMAT},
+        {"{" MODEL "\"vocab\":{},\"merges\":[", "\"a b\"", "]}}", SL_ERR_FORMAT},
+        {"{" MODEL "\"vocab\":{},\"merges\":[", "[\"#\",\"#\"]", "]}}", SL_ERR_FORMAT},
+        {"{\"added_tokens\":[", "{\"id\":0,\"content\":\"#\"}", "]}", SL_ERR_FORMAT},
+        {"{" MODEL "\"vocab\":{},\"merges\":[]},\"added_tokens\":[",
+         "{\"id\":0,\"content\":\"#\",\"lstrip\":false,\"special\":true}", "]}", SL_ERR_FORMAT},
+        {"{" MODEL
+         "\"vocab\":{},\"merges\":[]},\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[",
+         "{\"type\":\"NFC\"}", "]}}", SL_ERR_FORMAT},
+        {"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"", "\\u0041", "\"}}}",
+         SL_ERR_FORMAT},
+        {"{\"model\":{\"type\":\"WordLevel\",\"vocab\":{", "\"#\":0", "}}}", SL_ERR_UNSUPPORTED},
+    };
+    CHECK_ALL(read_tokenizer, cases);
+}
+
 /* A file may be sparse: its size says nothing about what it took to make it. */
 static void verifying_takes_no_memory_for_a_large_file(void **state)
 {
@@ -284,6 +320,7 @@ int hostile_files_tests(void)
 #endif
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(header_takes_memory_and_time_in_proportion),
+        cmocka_unit_test(tokenizer_takes_memory_and_time_in_proportion),
         cmocka_unit_test(index_takes_memory_and_time_in_proportion),
         cmocka_unit_test_setup_teardown(files_of_an_index_take_memory_and_time_in_proportion,
                                         scratch_create, scratch_remove),

@@ -2,7 +2,9 @@
 
 #include "io/scratch.h"
 #include "support/check.h"
-#include "text/bpe_texts.h"
+#include "text/drawn_texts.h"
+
+#include <time.h>
 
 /* ---- Small tokenizers ---------------------------------------------------------------------- */
 
@@ -186,6 +188,38 @@ static void long_word_takes_no_longer_than_many_short_ones(void **state)
     for (int64_t i = 0; i < tokens.count; i++)
         assert_int_equal(tokens.ids[i], 257);
     sl_tokens_free(&tokens);
+}
+
+/* The seconds that encoding a text [bytes] takes, a word again and again. */
+static double encoding_seconds(const sli_bpe *bpe, const char *word, size_t bytes)
+{
+    FREED char *text = malloc(bytes);
+    sl_tokens tokens;
+    assert_non_null(text);
+    for (size_t i = 0; i < bytes; i++)
+        text[i] = word[i % strlen(word)];
+    clock_t start = clock();
+    check_ok(sli_bpe_encode(bpe, text, bytes, false, false, &tokens));
+    assert_true(tokens.count > 0);
+    sl_tokens_free(&tokens);
+    return (double)(clock() - start) / CLOCKS_PER_SEC;
+}
+
+/* 16 times the text takes 256 times as long where it takes n² steps. */
+static void time_grows_with_the_text(void **state)
+{
+    static const char *const words[] = {"ab", " ", "\n", " \n", "a", "'s", "1", "\xC3\xA9", "\xFF"};
+    enum { FEW = 1 << 15, MANY = 16 * FEW };
+    for (int i = 0; sl_splitters[i]; i++) {
+        SCOPED(sl_vocab) *vocab = make_vocab(sl_splitters[i], "IAo= 264\nCiA= 265\nICA= 266\n");
+        for (size_t j = 0; j < sizeof words / sizeof *words; j++) {
+            double few = encoding_seconds(vocab->bpe, words[j], FEW),
+                   many = encoding_seconds(vocab->bpe, words[j], MANY);
+            if (many > 0.2 && many > 80 * few)
+                fail_msg("%s, \"%s\": %g s, and %g s of 16 times as much", sl_splitters[i],
+                         words[j], few, many);
+        }
+    }
 }
 
 /* ---- Texts --------------------------------------------------------------------------------- */
@@ -412,6 +446,7 @@ int bpe_tests(void)
         cmocka_unit_test(ranks_of_a_rank_file_order_its_merges),
         cmocka_unit_test(drawn_merges_are_those_of_the_plain_way),
         cmocka_unit_test(long_word_takes_no_longer_than_many_short_ones),
+        cmocka_unit_test(time_grows_with_the_text),
         cmocka_unit_test(pieces_that_come_again_have_the_same_ids),
         cmocka_unit_test(tokens_of_any_text_are_its_bytes),
         cmocka_unit_test(bytes_that_are_no_utf8_are_replaced_and_counted),

@@ -4,18 +4,50 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { LARGE = 1 << 20 };
+
+/* `seen` has room for LARGE. */
+static void check_permuted(int64_t count, uint64_t seed, int64_t epoch, bool *seen)
+{
+    memset(seen, 0, (size_t)count);
+    for (int64_t place = 0; place < count; place++) {
+        int64_t sample = sl_shuffled(place, count, seed, epoch);
+        if (sample < 0 || sample >= count || seen[sample])
+            fail_msg("place %lld of %lld, seed %llu, epoch %lld: sample %lld", (long long)place,
+                     (long long)count, (unsigned long long)seed, (long long)epoch,
+                     (long long)sample);
+        seen[sample] = true;
+    }
+}
+
 static void every_count_is_permuted(void **state)
 {
-    enum { LARGE = 100003 };
     FREED bool *seen = malloc(LARGE);
     assert_non_null(seen);
-    for (int64_t count = 1; count <= LARGE; count = count < 300 ? count + 1 : count * 7 + 1) {
-        memset(seen, 0, LARGE);
-        for (int64_t place = 0; place < count; place++) {
-            int64_t sample = sl_shuffled(place, count, 5, 2);
-            assert_true(sample >= 0 && sample < count && !seen[sample]);
-            seen[sample] = true;
-        }
+    for (int64_t count = 1; count <= LARGE; count = count < 300 ? count + 1 : count * 7 + 1)
+        check_permuted(count, 5, 2, seen);
+}
+
+/* A cipher of pairs of bits has sizes of powers of four, so that most places walk just above one
+ * and none just below. */
+static void counts_beside_powers_of_four_are_permuted(void **state)
+{
+    FREED bool *seen = malloc(LARGE);
+    assert_non_null(seen);
+    for (int64_t power = 4; power <= LARGE; power *= 4)
+        for (int64_t count = power - 1; count <= power + 1 && count <= LARGE; count++)
+            check_permuted(count, 3, power, seen);
+}
+
+static void drawn_counts_are_permuted(void **state)
+{
+    unsigned seed = test_seed(11);
+    FREED bool *seen = malloc(LARGE);
+    assert_non_null(seen);
+    for (int round = 0; round < 12; round++) {
+        int count = test_draw(&seed, 1, test_draw(&seed, 1, LARGE));
+        check_permuted(count, (uint64_t)test_draw(&seed, 0, INT32_MAX),
+                       test_draw(&seed, 0, INT32_MAX), seen);
     }
 }
 
@@ -77,6 +109,8 @@ int shuffle_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_count_is_permuted),
+        cmocka_unit_test(counts_beside_powers_of_four_are_permuted),
+        cmocka_unit_test(drawn_counts_are_permuted),
         cmocka_unit_test(largest_count_is_permuted),
         cmocka_unit_test(seeds_and_epochs_have_orders_of_their_own),
         cmocka_unit_test(samples_stand_anywhere),

@@ -226,27 +226,33 @@ sl_status sli_rows_task_read(const sl_train_options *options, const sl_vocab *vo
     return options->group_by_length ? sli_length_groups_create(&out->groups) : SL_OK;
 }
 
-static sl_status keep_split(const sli_rows_source *source, int split, const char *kept)
+static sl_status keep_split(const sli_rows_source *source, int split, const char *kept,
+                            const char *path)
 {
-    char *path;
-    if (!source->described[split] || source->is_kept[split])
+    if (source->is_kept[split])
         return SL_OK;
     if (mkdir(kept, 0777) != 0 && errno != EEXIST)
         return sli_io_error(kept, "the rows cannot be kept there");
-    SL_TRY(name_kept(kept, source, split, &path));
     int64_t documents = split == SL_SPLIT_TRAIN ? source->documents : 0;
-    sl_status status =
-        sli_kept_rows_write(path, source->described[split], source->rows[split], documents);
-    free(path);
-    return status;
+    return sli_kept_rows_write(path, source->described[split], source->rows[split], documents);
 }
 
 sl_status sli_rows_task_keep(const sli_rows_task *rows, const char *kept)
 {
+    char *paths[SL_MAX_SOURCES * SL_SPLITS] = {NULL};
+    int count = 0;
+    sl_status status;
     for (int i = 0; i < rows->count; i++)
         for (int split = 0; split < SL_SPLITS; split++)
-            SL_TRY(keep_split(&rows->sources[i], split, kept));
-    return SL_OK;
+            if (rows->sources[i].described[split]) {
+                SLI_TRY_OR_FAIL(name_kept(kept, &rows->sources[i], split, &paths[count]));
+                SLI_TRY_OR_FAIL(keep_split(&rows->sources[i], split, kept, paths[count++]));
+            }
+    status = sli_kept_rows_remove_others(kept, paths, count);
+fail:
+    while (count > 0)
+        free(paths[--count]);
+    return status;
 }
 
 void sli_rows_task_clear(sli_rows_task *rows)

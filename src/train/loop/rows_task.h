@@ -40,8 +40,8 @@ sl_status sli_data_is_rows(const char *data, bool *out);
 sl_status sli_rows_task_read(const sl_train_options *options, const sl_vocab *vocab,
                              const char *kept, sl_model_options *model, sli_rows_task *out);
 
-/* Keeps the rows that were not read there. Errors: those of sli_kept_rows_write. (rows_sources.c)
- */
+/* Keeps the rows that were not read there, and removes those of data that the run does not have.
+ * Errors: those of sli_kept_rows_write and sli_kept_rows_remove_others. (rows_sources.c) */
 sl_status sli_rows_task_keep(const sli_rows_task *rows, const char *kept);
 void sli_rows_task_clear(sli_rows_task *rows);
 

@@ -155,10 +155,13 @@ static sl_status keep_tokens(const sli_run *run)
     char *directory;
     sl_status status = SL_OK;
     SL_TRY(sli_run_kept_tokens(run->options, &directory));
-    if (directory && is_first(run) && run->corpus)
-        status = sli_corpus_keep(run->corpus, directory);
-    else if (directory && is_first(run) && run->has_rows)
+    if (directory && is_first(run) && run->corpus) {
+        SLI_TRY_OR_FAIL(sli_corpus_keep(run->corpus, directory));
+        status = sli_kept_rows_remove_others(directory, NULL, 0);
+    } else if (directory && is_first(run) && run->has_rows) {
         status = sli_rows_task_keep(&run->rows_of_ids, directory);
+    }
+fail:
     free(directory);
     return status;
 }
