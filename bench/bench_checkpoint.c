@@ -148,26 +148,26 @@ typedef struct record {
     int saved, failed;
 } record;
 
-static void read_memory(record *of)
+static void read_memory(record *r)
 {
     sl_memory_stats stats;
-    sl_device_memory(sl_pipe_device(of->pipe, 0), &stats);
-    of->optimizer_peak = stats.peak_bytes[SL_MEMORY_OPTIMIZER];
+    sl_device_memory(sl_pipe_device(r->pipe, 0), &stats);
+    r->optimizer_peak = stats.peak_bytes[SL_MEMORY_OPTIMIZER];
 }
 
 static sl_status record_start(void *context, const sl_run_info *info)
 {
-    record *of = context;
-    of->pipe = info->pipe;
-    of->start = bench_now();
+    record *r = context;
+    r->pipe = info->pipe;
+    r->start = bench_now();
     return SL_OK;
 }
 
 static sl_status record_step(void *context, const sl_step_info *step)
 {
     (void)step;
-    record *of = context;
-    of->end = bench_now();
+    record *r = context;
+    r->end = bench_now();
     return SL_OK;
 }
 
@@ -181,10 +181,10 @@ static sl_status record_finish(void *context, const sl_run_info *info, const sl_
 
 static sl_status record_checkpoint(void *context, const sl_checkpoint_event *event)
 {
-    record *of = context;
-    of->saved += event->kind == SL_CHECKPOINT_SAVED;
-    of->failed += event->kind == SL_CHECKPOINT_FAILED;
-    of->copy_seconds += event->copy_seconds;
+    record *r = context;
+    r->saved += event->kind == SL_CHECKPOINT_SAVED;
+    r->failed += event->kind == SL_CHECKPOINT_FAILED;
+    r->copy_seconds += event->copy_seconds;
     return SL_OK;
 }
 

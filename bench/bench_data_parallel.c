@@ -51,44 +51,44 @@ typedef struct replica {
 
 static replica open_replica(const bench_setup *setup, sl_device *device, int64_t rows)
 {
-    replica at = {0};
-    bench_check(sl_transformer_lm_create(&setup->model, &at.model));
-    bench_check(sl_cross_entropy_create(&at.loss));
-    sl_pipe_options options = {.model = at.model,
-                               .loss = at.loss,
+    replica r = {0};
+    bench_check(sl_transformer_lm_create(&setup->model, &r.model));
+    bench_check(sl_cross_entropy_create(&r.loss));
+    sl_pipe_options options = {.model = r.model,
+                               .loss = r.loss,
                                .stages = 1,
                                .devices = &device,
                                .recompute = SL_RECOMPUTE_NEVER,
                                .seed = 1};
-    bench_check(sl_pipe_create(&options, &at.pipe));
+    bench_check(sl_pipe_create(&options, &r.pipe));
     bench_check(
-        sl_pipe_optimizer_create(&(sl_pipe_optimizer_options){.pipe = at.pipe}, &at.optimizer));
-    at.input = random_ids(device, rows, setup->bptt, setup->model.ntokens, 1);
-    at.targets = random_ids(device, rows, setup->bptt, setup->model.ntokens, 2);
-    return at;
+        sl_pipe_optimizer_create(&(sl_pipe_optimizer_options){.pipe = r.pipe}, &r.optimizer));
+    r.input = random_ids(device, rows, setup->bptt, setup->model.ntokens, 1);
+    r.targets = random_ids(device, rows, setup->bptt, setup->model.ntokens, 2);
+    return r;
 }
 
-static void close_replica(replica *at)
+static void close_replica(replica *r)
 {
-    sl_ddp_destroy(&at->ddp);
-    sl_tensor_destroy(&at->input);
-    sl_tensor_destroy(&at->targets);
-    sl_pipe_optimizer_destroy(&at->optimizer);
-    sl_pipe_destroy(&at->pipe);
-    sl_loss_destroy(&at->loss);
-    sl_module_destroy(&at->model);
+    sl_ddp_destroy(&r->ddp);
+    sl_tensor_destroy(&r->input);
+    sl_tensor_destroy(&r->targets);
+    sl_pipe_optimizer_destroy(&r->optimizer);
+    sl_pipe_destroy(&r->pipe);
+    sl_loss_destroy(&r->loss);
+    sl_module_destroy(&r->model);
 }
 
 /* zero_grad, forward, backward with or without the exchange, clip, update. */
-static sl_status train_step(replica *at, bool syncs)
+static sl_status train_step(replica *r, bool syncs)
 {
-    sl_pipe_batch batch = {.input = at->input, .targets = at->targets, .step = at->step++};
+    sl_pipe_batch batch = {.input = r->input, .targets = r->targets, .step = r->step++};
     double loss;
-    sl_pipe_zero_grad(at->pipe);
-    if (at->ddp)
-        sl_ddp_set_sync(at->ddp, syncs);
-    SL_TRY(at->ddp ? sl_ddp_train(at->ddp, &batch, &loss) : sl_pipe_train(at->pipe, &batch, &loss));
-    return sl_pipe_optimizer_step(at->optimizer, 0.01, 0.5, NULL);
+    sl_pipe_zero_grad(r->pipe);
+    if (r->ddp)
+        sl_ddp_set_sync(r->ddp, syncs);
+    SL_TRY(r->ddp ? sl_ddp_train(r->ddp, &batch, &loss) : sl_pipe_train(r->pipe, &batch, &loss));
+    return sl_pipe_optimizer_step(r->optimizer, 0.01, 0.5, NULL);
 }
 
 typedef struct figures {
@@ -106,11 +106,11 @@ typedef struct job {
 } job;
 
 /* Ranks start together and the slower one counts. */
-static sl_status timed_step(sl_group *group, replica *at, bool syncs, double *seconds)
+static sl_status timed_step(sl_group *group, replica *r, bool syncs, double *seconds)
 {
     SL_TRY(sl_group_barrier(group, NULL));
     double start = bench_now();
-    SL_TRY(train_step(at, syncs));
+    SL_TRY(train_step(r, syncs));
     SL_TRY(sl_group_barrier(group, NULL));
     *seconds = bench_now() - start;
     return SL_OK;
@@ -125,16 +125,16 @@ static sl_status step_one(sl_group *group, const job *all, double *seconds)
     return SL_OK;
 }
 
-static sl_status run_steps(sl_group *group, const job *all, replica *at)
+static sl_status run_steps(sl_group *group, const job *all, replica *r)
 {
     figures own;
-    SL_TRY(train_step(at, true));
+    SL_TRY(train_step(r, true));
     SL_TRY(step_one(group, all, &own.one[0]));
     for (int i = 0; i < all->steps; i++) {
-        SL_TRY(timed_step(group, at, true, &own.synced[i]));
-        own.waited[i] = sl_ddp_get_log(at->ddp)->wait_seconds;
-        own.reduced[i] = sl_ddp_get_log(at->ddp)->reduce_seconds;
-        SL_TRY(timed_step(group, at, false, &own.alone[i]));
+        SL_TRY(timed_step(group, r, true, &own.synced[i]));
+        own.waited[i] = sl_ddp_get_log(r->ddp)->wait_seconds;
+        own.reduced[i] = sl_ddp_get_log(r->ddp)->reduce_seconds;
+        SL_TRY(timed_step(group, r, false, &own.alone[i]));
         SL_TRY(step_one(group, all, &own.one[i]));
     }
     if (sl_group_rank(group) == 0)
@@ -146,11 +146,11 @@ static sl_status run_rank(sl_group *group, void *arg)
 {
     const job *all = arg;
     sl_device *device = sl_device_list_get(all->devices, sl_group_rank(group));
-    replica at = open_replica(all->setup, device, all->setup->batch / REPLICAS);
-    sl_status status = sl_ddp_create(&(sl_ddp_options){.group = group, .pipe = at.pipe}, &at.ddp);
+    replica r = open_replica(all->setup, device, all->setup->batch / REPLICAS);
+    sl_status status = sl_ddp_create(&(sl_ddp_options){.group = group, .pipe = r.pipe}, &r.ddp);
     if (status == SL_OK)
-        status = run_steps(group, all, &at);
-    close_replica(&at);
+        status = run_steps(group, all, &r);
+    close_replica(&r);
     return status;
 }
 
@@ -204,82 +204,81 @@ static sl_status create_model(void *arg, sl_module **out)
 
 static trainer open_trainer(bench_setup *setup, const char *names)
 {
-    trainer at = {0};
+    trainer t = {0};
     sl_device *devices[DEVICES];
-    bench_check(sl_device_list_create(names, &at.list, NULL));
-    for (int i = 0; i < sl_device_list_count(at.list); i++)
-        devices[i] = sl_device_list_get(at.list, i);
-    bench_check(create_model(&setup->model, &at.model));
-    bench_check(sl_cross_entropy_create(&at.loss));
-    sl_data_parallel_options options = {.module = at.model,
+    bench_check(sl_device_list_create(names, &t.list, NULL));
+    for (int i = 0; i < sl_device_list_count(t.list); i++)
+        devices[i] = sl_device_list_get(t.list, i);
+    bench_check(create_model(&setup->model, &t.model));
+    bench_check(sl_cross_entropy_create(&t.loss));
+    sl_data_parallel_options options = {.module = t.model,
                                         .replicate = create_model,
                                         .arg = &setup->model,
                                         .devices = devices,
-                                        .device_count = sl_device_list_count(at.list),
+                                        .device_count = sl_device_list_count(t.list),
                                         .seed = 1};
-    bench_check(sl_data_parallel_create(&options, &at.parallel));
+    bench_check(sl_data_parallel_create(&options, &t.parallel));
     bench_check(sl_optimizer_create(&(sl_optimizer_options){.kind = SL_OPTIMIZER_SGD},
-                                    sl_data_parallel_parameters(at.parallel), &at.optimizer));
-    at.input = random_ids(devices[0], setup->batch, setup->bptt, setup->model.ntokens, 1);
-    at.targets = random_ids(devices[0], setup->batch, setup->bptt, setup->model.ntokens, 1);
-    at.two_rows = random_ids(devices[0], DEVICES, 1, setup->model.ntokens, 1);
-    at.row_losses = calloc((size_t)(setup->batch * setup->bptt), sizeof *at.row_losses);
-    if (!at.row_losses)
+                                    sl_data_parallel_parameters(t.parallel), &t.optimizer));
+    t.input = random_ids(devices[0], setup->batch, setup->bptt, setup->model.ntokens, 1);
+    t.targets = random_ids(devices[0], setup->batch, setup->bptt, setup->model.ntokens, 1);
+    t.two_rows = random_ids(devices[0], DEVICES, 1, setup->model.ntokens, 1);
+    t.row_losses = calloc((size_t)(setup->batch * setup->bptt), sizeof *t.row_losses);
+    if (!t.row_losses)
         bench_check(sl_error(SL_ERR_MEMORY, "no memory for the losses"));
-    return at;
+    return t;
 }
 
-static void close_trainer(trainer *at)
+static void close_trainer(trainer *t)
 {
-    free(at->row_losses);
-    sl_tensor_destroy(&at->input);
-    sl_tensor_destroy(&at->targets);
-    sl_tensor_destroy(&at->two_rows);
-    sl_optimizer_destroy(&at->optimizer);
-    sl_data_parallel_destroy(&at->parallel);
-    sl_loss_destroy(&at->loss);
-    sl_module_destroy(&at->model);
-    sl_device_list_destroy(&at->list);
+    free(t->row_losses);
+    sl_tensor_destroy(&t->input);
+    sl_tensor_destroy(&t->targets);
+    sl_tensor_destroy(&t->two_rows);
+    sl_optimizer_destroy(&t->optimizer);
+    sl_data_parallel_destroy(&t->parallel);
+    sl_loss_destroy(&t->loss);
+    sl_module_destroy(&t->model);
+    sl_device_list_destroy(&t->list);
 }
 
-static double train_module(trainer *at)
+static double train_module(trainer *t)
 {
     double start = bench_now();
     sl_tensor *output, *grad = NULL;
-    sl_pass_options pass = {.training = true, .keep = true, .seed = 1, .step = at->step++};
-    sl_parameter_set_zero_grad(sl_data_parallel_parameters(at->parallel));
-    bench_check(sl_data_parallel_forward(at->parallel, &pass, at->input, &output));
+    sl_pass_options pass = {.training = true, .keep = true, .seed = 1, .step = t->step++};
+    sl_parameter_set_zero_grad(sl_data_parallel_parameters(t->parallel));
+    bench_check(sl_data_parallel_forward(t->parallel, &pass, t->input, &output));
     int64_t terms;
-    bench_check(sl_loss_terms(at->loss, at->targets, &terms));
+    bench_check(sl_loss_terms(t->loss, t->targets, &terms));
     sl_loss_call call = {.device = sl_tensor_device(output),
                          .in = output,
-                         .targets = at->targets,
+                         .targets = t->targets,
                          .scale = 1.0 / (double)terms,
-                         .row_losses = at->row_losses,
+                         .row_losses = t->row_losses,
                          .grad_in = &grad};
-    bench_check(sl_loss_apply(at->loss, &call));
-    bench_check(sl_data_parallel_backward(at->parallel, grad, NULL));
-    bench_check(sl_optimizer_step(at->optimizer, 0.01, 1));
+    bench_check(sl_loss_apply(t->loss, &call));
+    bench_check(sl_data_parallel_backward(t->parallel, grad, NULL));
+    bench_check(sl_optimizer_step(t->optimizer, 0.01, 1));
     sl_tensor_destroy(&output);
     sl_tensor_destroy(&grad);
     return bench_now() - start;
 }
 
 /* A forward of one row of one position a device. */
-static double copy_weights(trainer *at)
+static double copy_weights(trainer *t)
 {
     double start = bench_now();
     sl_tensor *output;
-    bench_check(
-        sl_data_parallel_forward(at->parallel, &(sl_pass_options){0}, at->two_rows, &output));
+    bench_check(sl_data_parallel_forward(t->parallel, &(sl_pass_options){0}, t->two_rows, &output));
     sl_tensor_destroy(&output);
     return bench_now() - start;
 }
 
-static double peak_mib(const trainer *at, int device)
+static double peak_mib(const trainer *t, int device)
 {
     sl_memory_stats stats;
-    sl_device_memory(sl_device_list_get(at->list, device), &stats);
+    sl_device_memory(sl_device_list_get(t->list, device), &stats);
     return (double)stats.peak_total_bytes / (1 << 20);
 }
 

@@ -90,11 +90,11 @@ static product create_product(dnnl_engine_t engine, const int64_t size[3], dnnl_
     return out;
 }
 
-static void destroy_product(product *of)
+static void destroy_product(product *p)
 {
     for (int i = 0; i < 3; i++)
-        dnnl_memory_destroy(of->memory[i]);
-    dnnl_primitive_destroy(of->primitive);
+        dnnl_memory_destroy(p->memory[i]);
+    dnnl_primitive_destroy(p->primitive);
 }
 
 static double thread_seconds(void)
@@ -118,12 +118,12 @@ static double best_seconds(dnnl_stream_t stream, const_dnnl_primitive_t primitiv
     return best;
 }
 
-static double product_seconds(dnnl_stream_t stream, const product *of)
+static double product_seconds(dnnl_stream_t stream, const product *p)
 {
-    const dnnl_exec_arg_t arguments[] = {{DNNL_ARG_SRC, of->memory[0]},
-                                         {DNNL_ARG_WEIGHTS, of->memory[1]},
-                                         {DNNL_ARG_DST, of->memory[2]}};
-    return best_seconds(stream, of->primitive, 3, arguments);
+    const dnnl_exec_arg_t arguments[] = {{DNNL_ARG_SRC, p->memory[0]},
+                                         {DNNL_ARG_WEIGHTS, p->memory[1]},
+                                         {DNNL_ARG_DST, p->memory[2]}};
+    return best_seconds(stream, p->primitive, 3, arguments);
 }
 
 static dnnl_memory_t allocate_masters(dnnl_engine_t engine, const int64_t size[3],
@@ -142,7 +142,7 @@ static dnnl_memory_t allocate_masters(dnnl_engine_t engine, const int64_t size[3
 
 /* Of copying the f32 weight, which lies in the form `tag`, to the bf16 one of the product. */
 static double copying_seconds(dnnl_engine_t engine, dnnl_stream_t stream, const int64_t size[3],
-                              dnnl_format_tag_t tag, const product *to)
+                              dnnl_format_tag_t tag, const product *p)
 {
     dnnl_memory_t from = allocate_masters(engine, size, tag);
     dnnl_primitive_desc_t description;
@@ -152,10 +152,10 @@ static double copying_seconds(dnnl_engine_t engine, dnnl_stream_t stream, const 
     memset(data, 0, (size_t)(size[1] * size[2]) * sizeof(float));
     form a, b;
     check(dnnl_memory_get_memory_desc(from, &a));
-    check(dnnl_memory_get_memory_desc(to->memory[1], &b));
+    check(dnnl_memory_get_memory_desc(p->memory[1], &b));
     check(dnnl_reorder_primitive_desc_create(&description, a, engine, b, engine, NULL));
     check(dnnl_primitive_create(&primitive, description));
-    const dnnl_exec_arg_t arguments[] = {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to->memory[1]}};
+    const dnnl_exec_arg_t arguments[] = {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, p->memory[1]}};
     double seconds = best_seconds(stream, primitive, 2, arguments);
     dnnl_primitive_destroy(primitive);
     dnnl_primitive_desc_destroy(description);

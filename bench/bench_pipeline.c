@@ -33,13 +33,13 @@ typedef struct contender {
 } contender;
 
 /* Compares the last step with the simulation of its table. */
-static void simulate_step(contender *of, int step)
+static void simulate_step(contender *c, int step)
 {
     sl_utilization utilization;
-    bench_check(sl_pipe_get_utilization(bench_trainer_pipe(of->trainer), &utilization));
-    of->bubble[step] = utilization.bubble_predicted;
-    of->measured[step] = utilization.bubble_measured;
-    of->excess[step] = bench_trainer_train_seconds(of->trainer) / utilization.predicted_seconds;
+    bench_check(sl_pipe_get_utilization(bench_trainer_pipe(c->trainer), &utilization));
+    c->bubble[step] = utilization.bubble_predicted;
+    c->measured[step] = utilization.bubble_measured;
+    c->excess[step] = bench_trainer_train_seconds(c->trainer) / utilization.predicted_seconds;
     sl_utilization_clear(&utilization);
 }
 
@@ -53,26 +53,26 @@ static void add_contender(contender *list, int *count, const bench_setup *setup)
     bench_trainer_step(added->trainer); /* fills the allocator's cache */
 }
 
-static void run_step(contender *of, int step)
+static void run_step(contender *c, int step)
 {
-    of->seconds[step] = bench_trainer_step(of->trainer);
-    simulate_step(of, step);
+    c->seconds[step] = bench_trainer_step(c->trainer);
+    simulate_step(c, step);
 }
 
 /* With the seconds of 1f1b (0: it does not run) and of one stage. */
-static void report(contender *of, int steps, double one_f_one_b, double one_stage)
+static void report(contender *c, int steps, double one_f_one_b, double one_stage)
 {
-    const bench_setup *setup = &of->setup;
-    double seconds = bench_median(of->seconds, steps);
-    double bubble = bench_median(of->bubble, steps);
-    double excess = bench_median(of->excess, steps); /* sorted */
+    const bench_setup *setup = &c->setup;
+    double seconds = bench_median(c->seconds, steps);
+    double bubble = bench_median(c->bubble, steps);
+    double excess = bench_median(c->excess, steps); /* sorted */
     double tokens = (double)(setup->batch * setup->bptt) / seconds;
     const char *name = setup->stages > 1 ? setup->schedule : "one stage";
-    printf("| %s | %.0f ms (%.0f to %.0f) | %.0f |", name, 1e3 * seconds, 1e3 * of->seconds[0],
-           1e3 * of->seconds[steps - 1], tokens);
+    printf("| %s | %.0f ms (%.0f to %.0f) | %.0f |", name, 1e3 * seconds, 1e3 * c->seconds[0],
+           1e3 * c->seconds[steps - 1], tokens);
     if (setup->stages > 1)
         printf(" %.2f | %.2f | %.3f | %.3f (%.3f to %.3f) |\n", one_f_one_b / seconds,
-               one_stage / seconds, bubble, excess, of->excess[0], of->excess[steps - 1]);
+               one_stage / seconds, bubble, excess, c->excess[0], c->excess[steps - 1]);
     else
         printf(" %.2f | 1 | | |\n", one_f_one_b / seconds);
 }
@@ -126,20 +126,20 @@ static double simulate_held(const bench_setup *setup)
     return held;
 }
 
-static void report_slices(contender *of, int steps)
+static void report_slices(contender *c, int steps)
 {
-    const bench_setup *setup = &of->setup;
+    const bench_setup *setup = &c->setup;
     sl_memory_stats memory;
-    double seconds = bench_median(of->seconds, steps), excess = bench_median(of->excess, steps);
-    double measured = bench_median(of->measured, steps), bubble = bench_median(of->bubble, steps);
-    sl_device_memory(sl_pipe_device(bench_trainer_pipe(of->trainer), 0), &memory);
+    double seconds = bench_median(c->seconds, steps), excess = bench_median(c->excess, steps);
+    double measured = bench_median(c->measured, steps), bubble = bench_median(c->bubble, steps);
+    sl_device_memory(sl_pipe_device(bench_trainer_pipe(c->trainer), 0), &memory);
     printf(
         "| %s | %d | %d | %.0f ms (%.0f to %.0f) | %.3f | %.3f | %.2f | %.1f MiB | %.3f (%.3f to "
         "%.3f) |\n",
-        setup->schedule, setup->stages, setup->slices, 1e3 * seconds, 1e3 * of->seconds[0],
-        1e3 * of->seconds[steps - 1], measured, bubble, simulate_held(setup),
-        (double)memory.peak_bytes[SL_MEMORY_ACTIVATIONS] / 0x1p20, excess, of->excess[0],
-        of->excess[steps - 1]);
+        setup->schedule, setup->stages, setup->slices, 1e3 * seconds, 1e3 * c->seconds[0],
+        1e3 * c->seconds[steps - 1], measured, bubble, simulate_held(setup),
+        (double)memory.peak_bytes[SL_MEMORY_ACTIVATIONS] / 0x1p20, excess, c->excess[0],
+        c->excess[steps - 1]);
 }
 
 static int add_slices(contender *list, bench_setup setup, const char *wanted)

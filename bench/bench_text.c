@@ -68,15 +68,15 @@ static void measure_once(const char *directory, int repeat, measurement *into)
     sl_corpus_destroy(&corpus);
 }
 
-static void report(measurement *of, int repeats)
+static void report(measurement *m, int repeats)
 {
-    double megabytes = 1e-6 * (double)of->scanned.bytes;
-    double load = bench_median(of->load_seconds, repeats);
-    double scan = bench_median(of->scan_seconds, repeats);
+    double megabytes = 1e-6 * (double)m->scanned.bytes;
+    double load = bench_median(m->load_seconds, repeats);
+    double scan = bench_median(m->scan_seconds, repeats);
     bench_heading(
         "| tokens | types | tokenizer and vocabulary, on one core | counting words between white "
         "space alone |");
-    printf("| %lld | %d | %.0f MB/s | %.0f MB/s |\n", (long long)of->tokens, of->types,
+    printf("| %lld | %d | %.0f MB/s | %.0f MB/s |\n", (long long)m->tokens, m->types,
            megabytes / load, megabytes / scan);
 }
 

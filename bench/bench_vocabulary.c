@@ -31,29 +31,29 @@ typedef struct contender {
 } contender;
 
 /* One at a time is in memory: Qwen3-0.6B's optimizer alone takes some GiB. */
-static void run_steps(contender *of, int steps)
+static void run_steps(contender *c, int steps)
 {
-    bench_trainer *trainer = bench_trainer_create(&of->setup);
+    bench_trainer *trainer = bench_trainer_create(&c->setup);
     bench_trainer_step(trainer); /* fills the allocator's cache */
     for (int step = 0; step < steps; step++) {
         sl_utilization utilization;
         bench_trainer_step(trainer);
         bench_check(sl_pipe_get_utilization(bench_trainer_pipe(trainer), &utilization));
-        of->seconds[step] = bench_trainer_train_seconds(trainer);
-        of->excess[step] = of->seconds[step] / utilization.predicted_seconds;
+        c->seconds[step] = bench_trainer_train_seconds(trainer);
+        c->excess[step] = c->seconds[step] / utilization.predicted_seconds;
         sl_utilization_clear(&utilization);
     }
     bench_trainer_destroy(trainer);
 }
 
-static void report(contender *of, int steps)
+static void report(contender *c, int steps)
 {
-    const bench_setup *setup = &of->setup;
-    double seconds = bench_median(of->seconds, steps), excess = bench_median(of->excess, steps);
+    const bench_setup *setup = &c->setup;
+    double seconds = bench_median(c->seconds, steps), excess = bench_median(c->excess, steps);
     printf("| %s | %d | %s | %.0f ms (%.0f to %.0f) | %.3f (%.3f to %.3f) |\n", setup->schedule,
            setup->stages / setup->virtual_stages, setup->head_blocks ? "all ranks" : "last stage",
-           1e3 * seconds, 1e3 * of->seconds[0], 1e3 * of->seconds[steps - 1], excess, of->excess[0],
-           of->excess[steps - 1]);
+           1e3 * seconds, 1e3 * c->seconds[0], 1e3 * c->seconds[steps - 1], excess, c->excess[0],
+           c->excess[steps - 1]);
     fflush(stdout);
 }
 

@@ -79,10 +79,10 @@ typedef struct lion {
 
 static sl_status lion_step(int stage, void *arg)
 {
-    lion *own = arg;
-    sl_parameter_set *set = sl_pipe_parameters(own->pipe, stage);
+    lion *l = arg;
+    sl_parameter_set *set = sl_pipe_parameters(l->pipe, stage);
     sl_tensor *values = sl_parameter_set_bucket_values(set, 0), *grads;
-    sl_tensor **momentum = &own->momentum[stage];
+    sl_tensor **momentum = &l->momentum[stage];
     SL_TRY(sl_parameter_set_bucket_grads(set, 0, &grads));
     if (!*momentum)
         SL_TRY(sl_tensor_create_zero(sl_parameter_set_device(set), SL_MEMORY_OPTIMIZER,

@@ -38,15 +38,15 @@ static sl_status stash_backward(sl_module *module, sl_pass *pass, sl_tensor *gra
 }
 
 /* *out is a copy of columns first ... first + width - 1. */
-static sl_status copy_columns(sl_pass *pass, const sl_tensor *from, int64_t first, int64_t width,
+static sl_status copy_columns(sl_pass *pass, const sl_tensor *source, int64_t first, int64_t width,
                               sl_tensor **out)
 {
-    sl_shape shape = *sl_tensor_shape(from);
+    sl_shape shape = *sl_tensor_shape(source);
     shape.size[shape.dims - 1] = width;
     SL_TRY(sl_tensor_create(sl_pass_device(pass), SL_MEMORY_ACTIVATIONS, SL_F32, &shape, out));
-    for (int64_t row = 0; row < sl_tensor_rows(from); row++)
+    for (int64_t row = 0; row < sl_tensor_rows(source); row++)
         memcpy(sl_tensor_f32(*out) + row * width,
-               sl_tensor_f32(from) + row * sl_tensor_columns(from) + first,
+               sl_tensor_f32(source) + row * sl_tensor_columns(source) + first,
                (size_t)width * sizeof(float));
     return SL_OK;
 }

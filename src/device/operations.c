@@ -224,9 +224,11 @@ static sl_status add_after_dropout(sl_device *device, const sli_add_dropout *a)
         SL_TRY(sli_device_allocate(device, SL_MEMORY_WORKSPACE, bytes, &room));
         other = epilogue.out = room;
     }
-    sl_status status = device->ops->epilogue(device, &epilogue);
-    if (status == SL_OK && other)
+    sl_status status;
+    SLI_TRY_OR_FAIL(device->ops->epilogue(device, &epilogue));
+    if (other)
         status = device->ops->add(device, a->rows * a->width, a->out, other);
+fail:
     sli_device_release(device, SL_MEMORY_WORKSPACE, room, bytes);
     return status;
 }

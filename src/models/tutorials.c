@@ -69,17 +69,20 @@ const sli_family sli_family_tutorials = {parse, print};
 
 sl_status sli_tutorials_compare(const sl_model_options *model, const sl_model_options *wanted)
 {
+    char *is = NULL, *should = NULL;
     sl_status status = SL_OK;
-    for (int i = SHOWN; i < CONTEXT && status == SL_OK; i++) {
-        char *is = NULL, *should = NULL;
-        status = sl_option_text(&rows[i], model, &is);
-        if (status == SL_OK)
-            status = sl_option_text(&rows[i], wanted, &should);
-        if (status == SL_OK && strcmp(is, should) != 0)
-            status = sl_error(SL_ERR_INVALID, "its model has %s %s, expected %s %s", rows[i].name,
-                              is, rows[i].name, should);
+    for (int i = SHOWN; i < CONTEXT; i++) {
         free(is);
         free(should);
+        is = should = NULL;
+        SLI_TRY_OR_FAIL(sl_option_text(&rows[i], model, &is));
+        SLI_TRY_OR_FAIL(sl_option_text(&rows[i], wanted, &should));
+        if (strcmp(is, should) != 0)
+            SLI_TRY_OR_FAIL(sl_error(SL_ERR_INVALID, "its model has %s %s, expected %s %s",
+                                     rows[i].name, is, rows[i].name, should));
     }
+fail:
+    free(is);
+    free(should);
     return status;
 }

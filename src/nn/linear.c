@@ -234,9 +234,11 @@ sl_status sli_linear_backward_products(const sli_linear *linear, sl_pass *pass,
 {
     sl_tensor *narrow;
     SL_TRY(sli_pass_operand(pass, grad, pass->is_split, &narrow));
-    sl_status status = backward_weight(linear, pass, narrow, in);
-    if (status == SL_OK && grad_in)
+    sl_status status;
+    SLI_TRY_OR_FAIL(backward_weight(linear, pass, narrow, in));
+    if (grad_in)
         status = sli_linear_backward_input(linear, pass, narrow, beta, grad_in);
+fail:
     sl_tensor_destroy(&narrow);
     return status;
 }

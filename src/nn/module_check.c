@@ -225,10 +225,10 @@ static sl_status compare_with_differences(const module_check *check, const char 
     size_t bytes = sli_tensor_bytes(tensor);
     float *values = malloc(2 * bytes + 1),
           *right = values ? values + sl_tensor_count(tensor) : NULL;
-    sl_status status = values ? find_differences(check, tensor, values, right) : fail_memory();
-    if (status == SL_OK)
-        status =
-            compare(check, what, "differences", got, right, sl_tensor_count(tensor), tolerance);
+    sl_status status;
+    SLI_TRY_OR_FAIL(values ? find_differences(check, tensor, values, right) : fail_memory());
+    status = compare(check, what, "differences", got, right, sl_tensor_count(tensor), tolerance);
+fail:
     free(values);
     return status;
 }

@@ -152,10 +152,13 @@ static sl_status make_unshared(const sl_pass *pass, sl_tensor **tensor)
         return SL_OK;
     SL_TRY(sl_tensor_create(pass->options.device, SL_MEMORY_ACTIVATIONS, SL_F32,
                             sl_tensor_shape(*tensor), &copy));
-    sl_status status = sl_tensor_copy(copy, *tensor);
-    sl_tensor_destroy(status == SL_OK ? tensor : &copy);
-    if (status == SL_OK)
-        *tensor = copy;
+    sl_status status;
+    SLI_TRY_OR_FAIL(sl_tensor_copy(copy, *tensor));
+    sl_tensor_destroy(tensor);
+    *tensor = copy;
+    return SL_OK;
+fail:
+    sl_tensor_destroy(&copy);
     return status;
 }
 

@@ -151,10 +151,11 @@ static sl_status make_speed(const sli_cluster_searcher *search, const sli_grid_c
     if (!out->devices || !out->modules || !out->of_ranks || !out->links)
         return sli_no_memory(NULL, "the times of %zu ranks", ranks);
     for (int i = 0; i < search->modules; i++) {
-        const sl_module_profile *from = &size->modules[i];
-        out->modules[i] = (sl_module_profile){from->forward * jitter, from->backward * jitter,
-                                              from->backward_input * jitter,
-                                              from->backward_weight * jitter, from->output_bytes};
+        const sl_module_profile *counted = &size->modules[i];
+        out->modules[i] =
+            (sl_module_profile){counted->forward * jitter, counted->backward * jitter,
+                                counted->backward_input * jitter, counted->backward_weight * jitter,
+                                counted->output_bytes};
     }
     for (size_t rank = 0; rank < ranks; rank++) {
         out->of_ranks[rank] = out->modules;
@@ -232,8 +233,9 @@ static sl_status add_table(sli_cluster_searcher *search, sli_search *results,
                                         sli_cluster_time_update(used.memory_bytes_per_s,
                                                                 &job->optimizer),
                                     .hides_exchange = used.is_cuda};
-    if (status == SL_OK)
-        status = add_cuts(search, results, candidate, &layout, &speed, size);
+    SLI_TRY_OR_FAIL(status);
+    status = add_cuts(search, results, candidate, &layout, &speed, size);
+fail:
     free_speed(&times);
     return status;
 }
@@ -522,8 +524,9 @@ static sl_status simulate_table(sli_cluster_searcher *search, const sli_found_la
                                       .table = table,
                                       .model = search->job->model,
                                       .links = times.links};
-    if (status == SL_OK)
-        status = sl_partition_simulate(&costs, found->balance, simulation);
+    SLI_TRY_OR_FAIL(status);
+    status = sl_partition_simulate(&costs, found->balance, simulation);
+fail:
     free_speed(&times);
     return status;
 }

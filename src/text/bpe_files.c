@@ -85,10 +85,10 @@ typedef struct text_line {
 } text_line;
 
 /* The next line, without its end; false after the last. `*line` begins as zeros. */
-static bool next_line(const sli_named_text *of, text_line *line)
+static bool next_line(const sli_named_text *named, text_line *line)
 {
-    const char *end = of->text + of->bytes;
-    const char *at = line->text ? line->text + line->bytes + 1 : of->text;
+    const char *end = named->text + named->bytes;
+    const char *at = line->text ? line->text + line->bytes + 1 : named->text;
     if (at >= end)
         return false;
     const char *stop = memchr(at, '\n', (size_t)(end - at));

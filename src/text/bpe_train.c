@@ -332,10 +332,9 @@ static sl_status lay_out_pieces(learning *job, const sli_pieces *pieces)
     for (int32_t i = 0; i < pieces->table.count; i++)
         lay_out_piece(job, i, sli_token_table_get(&pieces->table, i));
     for (uint32_t place = 0; place < job->symbol_count; place++) {
-        const symbol *at = &job->symbols[place];
-        if (at->after != NO_PLACE)
-            SL_TRY(
-                add_place(job, at->id, job->symbols[at->after].id, place, job->counts[at->piece]));
+        const symbol *s = &job->symbols[place];
+        if (s->after != NO_PLACE)
+            SL_TRY(add_place(job, s->id, job->symbols[s->after].id, place, job->counts[s->piece]));
     }
     return queue_new_pairs(job);
 }

@@ -398,8 +398,9 @@ static sl_status open_beside(sli_token_output *output, bool resumes)
     sl_status status = sli_manifest_read(path, &record);
     bool is_work = record.json && !is_complete(output, record.json);
     output->recorded = is_work || status != SL_OK;
-    if (status == SL_OK)
-        status = is_work ? reopen_recorded(output, record.json) : begin_anew(output);
+    SLI_TRY_OR_FAIL(status);
+    status = is_work ? reopen_recorded(output, record.json) : begin_anew(output);
+fail:
     sli_manifest_clear(&record);
     return status;
 }

@@ -15,9 +15,9 @@ static int set_up(void **state)
 {
     program_run run;
     corpus_create(state);
-    scratch *in = *state;
+    scratch *dir = *state;
     program_succeed(&run, "train --data %s " RUN " --save-dir %s/saved --save-every 4",
-                    in->directory, in->directory);
+                    dir->directory, dir->directory);
     return 0;
 }
 
@@ -31,9 +31,9 @@ static int tear_down(void **state)
 
 static void show_tells_files_and_parts(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
-    program_succeed(&run, "checkpoint show %s/saved/step-00000008", in->directory);
+    program_succeed(&run, "checkpoint show %s/saved/step-00000008", dir->directory);
     check_line(run.out, "^  model\\.safetensors +[0-9.]+ KiB  [0-9a-f]{32}$");
     check_line(run.out, "^  part model +[0-9]+ tensors of [0-9,]+ elements$");
     check_line(run.out, "^  state \\{\"step\":8,");
@@ -42,22 +42,22 @@ static void show_tells_files_and_parts(void **state)
 /* A checkpoint whose file's name and state would move a terminal's cursor. */
 static void show_escapes_control_characters(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     const sl_checkpoint_file file = {.name = "a\x1b[2J\xc2\x9bnote", .data = "x", .bytes = 1};
     const sl_safetensors_item none = {0};
     const sl_checkpoint_part part = {.name = "model", .items = &none};
-    check_ok(sl_checkpoint_save(scratch_path(in, "cut"),
+    check_ok(sl_checkpoint_save(scratch_path(dir, "cut"),
                                 &(sl_checkpoint_contents){.parts = &part,
                                                           .part_count = 1,
                                                           .files = &file,
                                                           .file_count = 1,
                                                           .state = "{\"k\": \"\x7f\xc2\x9b\"}"}));
-    assert_int_equal(symlink("cut", scratch_path(in, "\x1b[31mred")), 0);
-    program_succeed(&run, "checkpoint verify %s/\x1b[31mred", in->directory);
+    assert_int_equal(symlink("cut", scratch_path(dir, "\x1b[31mred")), 0);
+    program_succeed(&run, "checkpoint verify %s/\x1b[31mred", dir->directory);
     check_text(run.out, "/\\x1b[31mred is whole\n");
-    program_succeed(&run, "checkpoint show %s/\x1b[31mred", in->directory);
-    assert_int_equal(remove(scratch_path(in, "\x1b[31mred")), 0);
+    program_succeed(&run, "checkpoint show %s/\x1b[31mred", dir->directory);
+    assert_int_equal(remove(scratch_path(dir, "\x1b[31mred")), 0);
     check_text(run.out, "/\\x1b[31mred, by sluice ");
     check_text(run.out, "\n  a\\x1b[2J\\xc2\\x9bnote ");
     check_text(run.out, "\n  state {\"k\":\"\\x7f\\xc2\\x9b\"}\n");
@@ -66,32 +66,32 @@ static void show_escapes_control_characters(void **state)
 
 static void verify_finds_the_damaged_one(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     char line[300];
-    program_succeed(&run, "checkpoint verify %s/saved/step-00000008 %s/saved/best", in->directory,
-                    in->directory);
+    program_succeed(&run, "checkpoint verify %s/saved/step-00000008 %s/saved/best", dir->directory,
+                    dir->directory);
     check_line(run.out, "^/.*/saved/best is whole$");
     snprintf(line, sizeof line,
              "printf x | dd of='%s/saved/step-00000004/model.safetensors' bs=1 seek=3000 "
              "conv=notrunc 2>/dev/null",
-             in->directory);
+             dir->directory);
     assert_int_equal(system(line), 0);
     program_start(&run, "checkpoint verify %s/saved/step-00000004 %s/saved/step-00000008",
-                  in->directory, in->directory);
+                  dir->directory, dir->directory);
     assert_int_equal(run.status, 1);
     check_line(run.out, "^/.*/step-00000008 is whole$");
     check_text(run.err, "model.safetensors: it is damaged: its checksum is ");
     check_text(run.err, "sluice: 1 of 2 checkpoints could not be verified");
-    program_start(&run, "checkpoint verify %s/missing", in->directory);
+    program_start(&run, "checkpoint verify %s/missing", dir->directory);
     check_text(run.err, "/missing: cannot be opened");
     check_text(run.err, "sluice: 1 of 1 checkpoints could not be verified");
 }
 
-static size_t read_model(scratch *in, const char *name, float *values, size_t room)
+static size_t read_model(scratch *dir, const char *name, float *values, size_t room)
 {
     sli_safetensors_reader *reader;
-    check_ok(sli_safetensors_open(scratch_path(in, name), &reader));
+    check_ok(sli_safetensors_open(scratch_path(dir, name), &reader));
     /* The last one is trained; the first is the positional encoding. */
     const sl_safetensors_info *info =
         sli_safetensors_get(reader, sli_safetensors_count(reader) - 1);
@@ -104,34 +104,35 @@ static size_t read_model(scratch *in, const char *name, float *values, size_t ro
 
 static void convert_cuts_and_joins(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     static char one[1 << 20], back[1 << 20];
     program_succeed(&run, "checkpoint convert %s/saved/step-00000008 %s/cut --shard-size 8K",
-                    in->directory, in->directory);
-    assert_int_equal(access(scratch_path(in, "cut/model.safetensors.index.json"), F_OK), 0);
-    program_succeed(&run, "checkpoint verify %s/cut", in->directory);
-    program_succeed(&run, "checkpoint convert %s/cut %s/back", in->directory, in->directory);
+                    dir->directory, dir->directory);
+    assert_int_equal(access(scratch_path(dir, "cut/model.safetensors.index.json"), F_OK), 0);
+    program_succeed(&run, "checkpoint verify %s/cut", dir->directory);
+    program_succeed(&run, "checkpoint convert %s/cut %s/back", dir->directory, dir->directory);
     size_t bytes =
-        read_file(scratch_path(in, "saved/step-00000008/model.safetensors"), one, sizeof one);
-    assert_int_equal(read_file(scratch_path(in, "back/model.safetensors"), back, sizeof back),
+        read_file(scratch_path(dir, "saved/step-00000008/model.safetensors"), one, sizeof one);
+    assert_int_equal(read_file(scratch_path(dir, "back/model.safetensors"), back, sizeof back),
                      bytes);
     size_t id = 0; /* the only difference: 16 digits in the header */
     for (size_t i = 0; i < bytes; i++)
         id += one[i] != back[i];
     assert_in_range(id, 1, 16);
-    program_start(&run, "checkpoint convert %s/cut %s/back", in->directory, in->directory);
+    program_start(&run, "checkpoint convert %s/cut %s/back", dir->directory, dir->directory);
     check_refused(&run, 1, "there is something of that name already");
     /* A run goes on from any of them. */
-    program_succeed(&run, "train --data %s " RUN " --resume %s/cut", in->directory, in->directory);
+    program_succeed(&run, "train --data %s " RUN " --resume %s/cut", dir->directory,
+                    dir->directory);
     check_text(run.out, "| End of training | test loss ");
 }
 
 /* The model of a checkpoint, and the file, the index and the directory that it is in. */
 static void weights_are_taken_from_any_of_its_forms(void **state)
 {
-    scratch *in = *state;
-    const char *at = in->directory;
+    scratch *dir = *state;
+    const char *at = dir->directory;
     program_run file, other, text;
     static const char *const forms[] = {"cut", "cut/model.safetensors.index.json",
                                         "saved/step-00000008"};
@@ -173,23 +174,23 @@ static void directory_of_a_run_is_told_from_a_checkpoint(void **state)
                                         "checkpoint verify %s/saved",
                                         "checkpoint convert %s/saved %s/cut",
                                         "checkpoint average %s/saved/best %s/saved %s/mean"};
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     char line[500], expected[400];
     snprintf(expected, sizeof expected,
              "%s/saved: this is a run's directory; give one of its checkpoints: %s/saved/best, its "
              "best model, or the newest, %s/saved/step-00000008\n",
-             in->directory, in->directory, in->directory);
+             dir->directory, dir->directory, dir->directory);
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
-        snprintf(line, sizeof line, lines[i], in->directory, in->directory, in->directory);
+        snprintf(line, sizeof line, lines[i], dir->directory, dir->directory, dir->directory);
         program_start(&run, "%s", line);
         assert_int_equal(run.status, 1);
         check_text(run.err, expected);
     }
-    snprintf(line, sizeof line, "rm -r '%s/saved/best'", in->directory);
+    snprintf(line, sizeof line, "rm -r '%s/saved/best'", dir->directory);
     assert_int_equal(system(line), 0);
-    program_start(&run, "checkpoint show %s/saved", in->directory);
+    program_start(&run, "checkpoint show %s/saved", dir->directory);
     check_refused(&run, 1, "one of its checkpoints: /");
     check_text(run.err, "/saved/step-00000008\n");
 }
@@ -200,14 +201,14 @@ static void changed_vocabulary_is_refused(void **state)
     static const char *const lines[] = {"eval --init %s/saved/best --data %s",
                                         "generate --init %s/saved/best",
                                         "train --init %s/saved/best --data %s " RUN};
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     char line[300];
     snprintf(line, sizeof line, "sed -i 's/\"the\"/\"The\"/' '%s/saved/best/tokenizer.json'",
-             in->directory);
+             dir->directory);
     assert_int_equal(system(line), 0);
     for (int i = 0; i < 3; i++) {
-        program_start(&run, lines[i], in->directory, in->directory);
+        program_start(&run, lines[i], dir->directory, dir->directory);
         check_refused(&run, 1, "/saved/best/tokenizer.json: it is damaged: its checksum is ");
     }
 }
@@ -216,15 +217,15 @@ static void average_is_the_mean(void **state)
 {
     enum { ROOM = 1 << 16 };
     static float one[ROOM], other[ROOM], mean[ROOM];
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     program_succeed(&run,
                     "checkpoint average %s/saved/step-00000004 %s/saved/step-00000008 %s/mean",
-                    in->directory, in->directory, in->directory);
-    size_t count = read_model(in, "saved/step-00000004/model.safetensors", one, sizeof one);
-    assert_int_equal(read_model(in, "saved/step-00000008/model.safetensors", other, sizeof other),
+                    dir->directory, dir->directory, dir->directory);
+    size_t count = read_model(dir, "saved/step-00000004/model.safetensors", one, sizeof one);
+    assert_int_equal(read_model(dir, "saved/step-00000008/model.safetensors", other, sizeof other),
                      count);
-    assert_int_equal(read_model(in, "mean/model.safetensors", mean, sizeof mean), count);
+    assert_int_equal(read_model(dir, "mean/model.safetensors", mean, sizeof mean), count);
     int different = 0;
     for (size_t i = 0; i < count; i++) {
         assert_true(mean[i] == (float)(((double)one[i] + (double)other[i]) / 2));
@@ -232,14 +233,14 @@ static void average_is_the_mean(void **state)
     }
     assert_true(different > 0);
     program_succeed(&run, "eval --init %s/mean/model.safetensors --data %s " TINY_BATCH,
-                    in->directory, in->directory);
-    program_start(&run, "train --data %s " RUN " --resume %s/mean", in->directory, in->directory);
+                    dir->directory, dir->directory);
+    program_start(&run, "train --data %s " RUN " --resume %s/mean", dir->directory, dir->directory);
     check_refused(&run, 1,
                   "/mean: it has no training state: use it with --init instead of --resume\n");
 }
 
 /* Runs it with a lower limit of this process's. */
-static void start_limited(program_run *to, __rlimit_resource_t resource, rlim_t bytes,
+static void start_limited(program_run *run, __rlimit_resource_t resource, rlim_t bytes,
                           const char *line)
 {
     struct rlimit before, lower;
@@ -247,20 +248,20 @@ static void start_limited(program_run *to, __rlimit_resource_t resource, rlim_t 
     lower = before;
     lower.rlim_cur = bytes;
     assert_int_equal(setrlimit(resource, &lower), 0);
-    program_start(to, "%s", line);
+    program_start(run, "%s", line);
     assert_int_equal(setrlimit(resource, &before), 0);
 }
 
 static void average_of_more_files_than_may_be_open(void **state)
 {
     enum { TIMES = 20, FILES = 16 };
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     char line[TIMES * 128] = "checkpoint average";
     for (int i = 0; i < TIMES; i++)
         snprintf(line + strlen(line), sizeof line - strlen(line), " %s/saved/step-00000004",
-                 in->directory);
-    snprintf(line + strlen(line), sizeof line - strlen(line), " %s/mean", in->directory);
+                 dir->directory);
+    snprintf(line + strlen(line), sizeof line - strlen(line), " %s/mean", dir->directory);
     start_limited(&run, RLIMIT_NOFILE, FILES, line);
     assert_string_equal(run.err, "");
     assert_int_equal(run.status, 0);
@@ -268,15 +269,15 @@ static void average_of_more_files_than_may_be_open(void **state)
 
 static void run_resumes_though_its_log_cannot_be_written(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     char line[512];
     snprintf(line, sizeof line,
              "train --data %s " RUN " --resume %s/saved/step-00000004 --log-json %s/log",
-             in->directory, in->directory, in->directory);
+             dir->directory, dir->directory, dir->directory);
     program_succeed(&run, "%s", line);
     struct stat what;
-    assert_int_equal(stat(scratch_path(in, "log"), &what), 0);
+    assert_int_equal(stat(scratch_path(dir, "log"), &what), 0);
     start_limited(&run, RLIMIT_FSIZE, (rlim_t)what.st_size, line); /* room for what it shows */
     assert_int_equal(run.status, 0);
     check_text(run.out, "| End of training | test loss");
@@ -287,16 +288,16 @@ static void run_resumes_though_its_log_cannot_be_written(void **state)
 
 static void resuming_continues_the_log(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     static char text[1 << 16];
     program_succeed(&run,
                     "train --data %s " RUN " --resume %s/saved/step-00000004 --log-json %s/cut",
-                    in->directory, in->directory, in->directory);
+                    dir->directory, dir->directory, dir->directory);
     program_succeed(&run,
                     "train --data %s " RUN " --resume %s/saved/step-00000004 --log-json %s/cut",
-                    in->directory, in->directory, in->directory);
-    text[read_file(scratch_path(in, "cut"), text, sizeof text - 1)] = '\0';
+                    dir->directory, dir->directory, dir->directory);
+    text[read_file(scratch_path(dir, "cut"), text, sizeof text - 1)] = '\0';
     int runs = 0;
     for (const char *at = text; (at = strstr(at, "\"resumed_step\":4")); at++)
         runs++;
@@ -308,14 +309,14 @@ static void resuming_continues_the_log(void **state)
 static void so_many_checkpoints_stay_as_are_kept(void **state)
 {
     static const int kept[] = {0, 0, 0, 0, 0, 0, 1, 1};
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     program_succeed(&run, "train --data %s " RUN " --save-dir %s/cut --save-every 1 --keep 2",
-                    in->directory, in->directory);
+                    dir->directory, dir->directory);
     for (int step = 1; step <= 8; step++) {
         char name[32];
         snprintf(name, sizeof name, "cut/step-%08d", step);
-        assert_int_equal(access(scratch_path(in, name), F_OK) == 0, kept[step - 1]);
+        assert_int_equal(access(scratch_path(dir, name), F_OK) == 0, kept[step - 1]);
     }
 }
 
@@ -324,15 +325,15 @@ static void time_of_copies_is_shown_at_the_end(void **state)
 {
     enum { STEPS = 8, COLUMN = 11 };
     static char log[1 << 16];
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     double sum = 0;
     int saves = 0;
     program_succeed(&run,
                     "train --data %s " RUN_SHOWN " --save-dir %s/saved --save-every 1 "
                     "--log-json %s/log",
-                    in->directory, in->directory, in->directory);
-    log[read_file(scratch_path(in, "log"), log, sizeof log - 1)] = '\0';
+                    dir->directory, dir->directory, dir->directory);
+    log[read_file(scratch_path(dir, "log"), log, sizeof log - 1)] = '\0';
     for (const char *at = log; (at = strstr(at, "\"copy_ms\":")); at++, saves++)
         sum += number_after(at, "\"copy_ms\":");
     assert_true(saves >= STEPS && sum > 0);
@@ -344,10 +345,10 @@ static void time_of_copies_is_shown_at_the_end(void **state)
 
 static void resumed_run_keeps_its_rate_where_none_is_given(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     char log[1 << 14];
-    const char *at = in->directory;
+    const char *at = dir->directory;
     program_succeed(&run,
                     "train --data %s " RUN " --optimizer adamw --lr 0.25 --save-dir %s/back "
                     "--save-every 4",
@@ -356,7 +357,7 @@ static void resumed_run_keeps_its_rate_where_none_is_given(void **state)
                     "train --data %s " RUN " --optimizer adamw --resume %s/back/step-00000004 "
                     "--log-json %s/log",
                     at, at, at);
-    log[read_file(scratch_path(in, "log"), log, sizeof log - 1)] = '\0';
+    log[read_file(scratch_path(dir, "log"), log, sizeof log - 1)] = '\0';
     check_text(log, "\"lr\":0.25,");
     program_start(&run,
                   "train --data %s " RUN " --optimizer adamw --lr 0.5 --resume "
@@ -370,10 +371,10 @@ static void resumed_run_keeps_its_rate_where_none_is_given(void **state)
  */
 static void run_resumes_by_its_directory_alone(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     static char whole[1 << 19], resumed[1 << 19], log[1 << 16];
-    const char *at = in->directory;
+    const char *at = dir->directory;
     int before = open(".", O_RDONLY | O_DIRECTORY);
     program_succeed(&run, "train --data %s " RUN " --dropout 0.1 --save-dir %s/whole --keep 1", at,
                     at);
@@ -385,11 +386,11 @@ static void run_resumes_by_its_directory_alone(void **state)
     program_start(&run, "train --resume %s/short --dropout 0.2", at);
     check_refused(&run, 1, "the checkpoint was made with dropout 0.1, this run has dropout 0.2");
     program_succeed(&run, "train --resume %s/short --epochs 2", at);
-    log[read_file(scratch_path(in, "log"), log, sizeof log - 1)] = '\0';
+    log[read_file(scratch_path(dir, "log"), log, sizeof log - 1)] = '\0';
     check_text(log, "\"resumed_step\":4,");
     size_t bytes =
-        read_file(scratch_path(in, "whole/step-00000008/model.safetensors"), whole, sizeof whole);
-    assert_int_equal(read_file(scratch_path(in, "short/step-00000008/model.safetensors"), resumed,
+        read_file(scratch_path(dir, "whole/step-00000008/model.safetensors"), whole, sizeof whole);
+    assert_int_equal(read_file(scratch_path(dir, "short/step-00000008/model.safetensors"), resumed,
                                sizeof resumed),
                      bytes);
     uint64_t header; /* has the checkpoint's own id */
@@ -397,45 +398,45 @@ static void run_resumes_by_its_directory_alone(void **state)
     header += sizeof header;
     assert_memory_equal(whole + header, resumed + header, bytes - header);
     program_succeed(&run, "train --save-dir %s/short --resume auto --epochs 3", at);
-    assert_int_equal(access(scratch_path(in, "short/step-00000012"), F_OK), 0);
+    assert_int_equal(access(scratch_path(dir, "short/step-00000012"), F_OK), 0);
     program_succeed(&run, "train --resume %s/short/step-00000008 --epochs 4", at);
-    assert_int_not_equal(access(scratch_path(in, "short/step-00000016"), F_OK), 0);
+    assert_int_not_equal(access(scratch_path(dir, "short/step-00000016"), F_OK), 0);
 }
 
 static void directory_without_options_cannot_be_resumed_alone(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
-    program_start(&run, "train --resume %s/nothing", in->directory);
+    program_start(&run, "train --resume %s/nothing", dir->directory);
     check_refused(&run, 1, "/nothing: there is no checkpoint to resume from; a run from the ");
-    program_start(&run, "train --save-dir %s/nothing --resume auto", in->directory);
+    program_start(&run, "train --save-dir %s/nothing --resume auto", dir->directory);
     check_refused(&run, 1, "/nothing: there is no checkpoint to resume from; a run from the ");
     program_succeed(&run,
                     "checkpoint average %s/saved/step-00000004 %s/saved/step-00000008 %s/mean",
-                    in->directory, in->directory, in->directory);
-    program_start(&run, "train --resume %s/mean", in->directory);
+                    dir->directory, dir->directory, dir->directory);
+    program_start(&run, "train --resume %s/mean", dir->directory);
     check_refused(&run, 1, "/mean: does not have the run's options");
 }
 
 static void checkpoints_of_another_run_are_left_alone(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     static char before[1 << 16], after[1 << 16];
-    const char *path = scratch_path(in, "saved/step-00000004/state.json");
+    const char *path = scratch_path(dir, "saved/step-00000004/state.json");
     size_t bytes = read_file(path, before, sizeof before);
-    program_start(&run, "train --data %s " RUN " --save-dir %s/saved --quiet", in->directory,
-                  in->directory);
+    program_start(&run, "train --data %s " RUN " --save-dir %s/saved --quiet", dir->directory,
+                  dir->directory);
     check_refused(&run, 78,
                   "/saved: has checkpoints of another run: resume from one of them, or save");
-    path = scratch_path(in, "saved/step-00000004/state.json");
+    path = scratch_path(dir, "saved/step-00000004/state.json");
     assert_int_equal(read_file(path, after, sizeof after), bytes);
     assert_memory_equal(after, before, bytes);
 }
 
 static void options_without_sense_are_refused(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     static const struct {
         const char *line, *sentence;
@@ -456,11 +457,11 @@ static void options_without_sense_are_refused(void **state)
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
         char line[300];
         snprintf(line, sizeof line, "%.*s%s%s", (int)(strstr(lines[i].line, "%s") - lines[i].line),
-                 lines[i].line, in->directory, strstr(lines[i].line, "%s") + 2);
+                 lines[i].line, dir->directory, strstr(lines[i].line, "%s") + 2);
         program_start(&run, "%s", line);
         check_refused(&run, 2, lines[i].sentence);
     }
-    program_start(&run, "checkpoint show %s", in->directory);
+    program_start(&run, "checkpoint show %s", dir->directory);
     check_refused(&run, 1,
                   "the directory is no checkpoint, and has neither model.safetensors nor ");
 }

@@ -12,8 +12,8 @@ static int set_up(void **state)
 
 static void generate(void **state, program_run *run, const char *options)
 {
-    scratch *in = *state;
-    program_succeed(run, "generate --init %s/model --tokens 30 %s", in->directory, options);
+    scratch *dir = *state;
+    program_succeed(run, "generate --init %s/model --tokens 30 %s", dir->directory, options);
 }
 
 static int count_words(const char *text)
@@ -71,11 +71,11 @@ static void line_of_a_file_is_a_prompt(void **state)
 {
     static const char *const options[] = {"", "--batch-size 1", "--batch-size 2",
                                           "--devices cpu:0,cpu:1"};
-    scratch *in = *state;
-    const char *at = in->directory;
+    scratch *dir = *state;
+    const char *at = dir->directory;
     program_run all, first, second, third;
     char blocks[3 * sizeof first.out];
-    write_file(scratch_path(in, "prompts"), "\nthe\r\n\r\nRiders often\nthe the the", 32);
+    write_file(scratch_path(dir, "prompts"), "\nthe\r\n\r\nRiders often\nthe the the", 32);
     program_succeed(&first, "generate --init %s/model --prompt the", at);
     program_succeed(&second, "generate --init %s/model --prompt Riders$often", at);
     program_succeed(&third, "generate --init %s/model --prompt the$the$the", at);
@@ -89,16 +89,16 @@ static void line_of_a_file_is_a_prompt(void **state)
 
 static void prompts_that_cannot_be_read_are_refused(void **state)
 {
-    scratch *in = *state;
-    const char *at = in->directory;
+    scratch *dir = *state;
+    const char *at = dir->directory;
     program_run run;
-    write_file(scratch_path(in, "prompts"), " \n\"\"\n", 5);
+    write_file(scratch_path(dir, "prompts"), " \n\"\"\n", 5);
     program_start(&run, "generate --init %s/model --prompts %s/prompts", at, at);
     check_refused(&run, 1, "/prompts: line 2: a prompt must have at least one token, got ");
-    write_file(scratch_path(in, "prompts"), "the\nthe\0 end\n", 13);
+    write_file(scratch_path(dir, "prompts"), "the\nthe\0 end\n", 13);
     program_start(&run, "generate --init %s/model --prompts %s/prompts", at, at);
     check_refused(&run, 1, "/prompts: line 2: it has a zero byte, which is no text\n");
-    write_file(scratch_path(in, "prompts"), "\n \t\r\n", 5);
+    write_file(scratch_path(dir, "prompts"), "\n \t\r\n", 5);
     program_start(&run, "generate --init %s/model --prompts %s/prompts", at, at);
     check_refused(&run, 1, "/prompts: expected a prompt on each line, but there is none\n");
     program_start(&run, "generate --init %s/model --prompts %s/none", at, at);
@@ -133,24 +133,24 @@ static void json_lines_are_prompts_and_texts(void **state)
         {"{\"messages\": [{\"role\": \"user\", \"content\": \"the\"}]}",
          "line 1: the tokenizer has no chat_template"},
     };
-    scratch *in = *state;
-    const char *at = in->directory;
+    scratch *dir = *state;
+    const char *at = dir->directory;
     program_run run, alone;
     char expected[2 * sizeof alone.out];
     program_succeed(&alone, "generate --init %s/model --prompt the --tokens 9", at);
     alone.out[strlen(alone.out) - 1] = '\0';
     snprintf(expected, sizeof expected, "{\"id\": 0.1, \"prompt\": \"the\", \"text\": \"%s\"}\n",
              alone.out + strlen("the"));
-    write_file(scratch_path(in, "p.jsonl"), "  {\"id\": 0.1, \"prompt\": \"the\"} \n", 32);
+    write_file(scratch_path(dir, "p.jsonl"), "  {\"id\": 0.1, \"prompt\": \"the\"} \n", 32);
     program_succeed(&run, "generate --init %s/model --prompts %s/p.jsonl --json --tokens 9", at,
                     at);
     assert_string_equal(run.out, expected);
-    write_file(scratch_path(in, "prompts"), "the\n", 4);
+    write_file(scratch_path(dir, "prompts"), "the\n", 4);
     program_succeed(&run, "generate --init %s/model --prompts %s/prompts --json --tokens 9", at,
                     at);
     assert_string_equal(run.out + 1, expected + strlen("{\"id\": 0.1, "));
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        write_file(scratch_path(in, "p.jsonl"), bad[i].line, strlen(bad[i].line));
+        write_file(scratch_path(dir, "p.jsonl"), bad[i].line, strlen(bad[i].line));
         program_start(&run, "generate --init %s/model --prompts %s/p.jsonl --json", at, at);
         check_refused(&run, 1, bad[i].reason);
     }
@@ -159,19 +159,19 @@ static void json_lines_are_prompts_and_texts(void **state)
 /* The text of the same ids is what --prompt gives. */
 static void ids_are_generated_from_ids(void **state)
 {
-    scratch *in = *state;
-    const char *at = in->directory;
+    scratch *dir = *state;
+    const char *at = dir->directory;
     SCOPED(sl_vocab) *vocab = NULL;
     program_run text, ids;
     char away[512], words[4096];
     int count = 0;
-    check_ok(sl_vocab_open(scratch_path(in, "model/tokenizer.json"), NULL, &vocab));
+    check_ok(sl_vocab_open(scratch_path(dir, "model/tokenizer.json"), NULL, &vocab));
     program_succeed(&text, "generate --init %s/model --tokens 9 --prompt the$the", at);
     snprintf(away, sizeof away, "%s/away", at);
-    assert_int_equal(rename(scratch_path(in, "model/tokenizer.json"), away), 0);
+    assert_int_equal(rename(scratch_path(dir, "model/tokenizer.json"), away), 0);
     int32_t the = sl_vocab_id(vocab, "the", 3);
     program_start(&ids, "generate --init %s/model --tokens 9 --prompt-ids %d,%d", at, the, the);
-    assert_int_equal(rename(away, scratch_path(in, "model/tokenizer.json")), 0);
+    assert_int_equal(rename(away, scratch_path(dir, "model/tokenizer.json")), 0);
     assert_int_equal(ids.status, 0);
     size_t used = 0;
     for (char *end, *next = ids.out; *next && *next != '\n'; next = end, count++) {
@@ -187,8 +187,8 @@ static void ids_are_generated_from_ids(void **state)
 static void ids_of_a_prompt_are_checked(void **state)
 {
     static const char *const lists[] = {"x", "1,", ",1", "1,,2", "-1", "1;2", "1,2x"};
-    scratch *in = *state;
-    const char *at = in->directory;
+    scratch *dir = *state;
+    const char *at = dir->directory;
     program_run run;
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
         program_start(&run, "generate --init %s/model --prompt-ids %s", at, lists[i]);
@@ -203,9 +203,9 @@ static void ids_of_a_prompt_are_checked(void **state)
 
 static void what_cannot_be_generated_is_refused(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
-    const char *at = in->directory;
+    const char *at = dir->directory;
     program_start(&run, "generate");
     check_refused(&run, 2, "generate needs --init DIR\n");
     program_start(&run, "generate --init %s/none", at);

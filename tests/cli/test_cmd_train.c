@@ -14,12 +14,12 @@
 
 static void lines_have_the_tutorials_form(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     program_succeed(&run,
                     "train --data %s " TINY " --epochs 2 --max-batches 12 --pp 2 "
                     "--devices cpu:0,cpu:1 --chunks 3 --save %s/model",
-                    in->directory, in->directory);
+                    dir->directory, dir->directory);
     check_line(run.out, "^  train +4,0[0-9]+ tokens  /.*/train\\.txt$");
     check_line(run.out,
                "^Model: emsize 16, nhid 16, 2 layers, 2 heads, dropout 0\\.2, mask causal");
@@ -41,8 +41,8 @@ static void lines_have_the_tutorials_form(void **state)
     check_line(run.out, "^\\| End of training \\| test loss +[0-9.]+ \\| test ppl +[0-9.]+$");
     check_line(run.out, "^The best weights are in /.*/model$");
     check_without(run.out, "\r");
-    assert_int_equal(access(scratch_path(in, "model/model.safetensors"), R_OK), 0);
-    scratch_remove_tree(in, "model");
+    assert_int_equal(access(scratch_path(dir, "model/model.safetensors"), R_OK), 0);
+    scratch_remove_tree(dir, "model");
 }
 
 /* Losses of all steps, from the run log; gives their number. */
@@ -65,13 +65,13 @@ static int read_losses(const char *path, double *losses, int most)
 static void line_has_the_mean_since_the_one_before(void **state)
 {
     enum { MOST = 100, BPTT = 8, COLUMN = 500, EACH = 5 };
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     double losses[MOST];
     program_succeed(&run, "train --data %s " TINY " --epochs 1 --log-interval 5 --log-json %s/log",
-                    in->directory, in->directory);
-    int count = read_losses(scratch_path(in, "log"), losses, MOST), done = 0;
-    assert_int_equal(remove(in->path), 0);
+                    dir->directory, dir->directory);
+    int count = read_losses(scratch_path(dir, "log"), losses, MOST), done = 0;
+    assert_int_equal(remove(dir->path), 0);
     assert_int_equal(count, (COLUMN - 1 + BPTT - 1) / BPTT);
     for (const char *at = run.out; (at = strstr(at, "| epoch   1 |")); at++) {
         double sum = 0, tokens = 0;
@@ -92,16 +92,16 @@ static void line_has_the_mean_since_the_one_before(void **state)
 /* A line a second of training at most, besides the last one; and validations within the epoch. */
 static void lines_come_by_time_and_validations_by_steps(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     program_succeed(&run, "train --data %s " TINY_SHORT " --log-interval 1000s --eval-every 2",
-                    in->directory);
+                    dir->directory);
     const char *first = strstr(run.out, "batches | lr ");
     assert_non_null(first);
     assert_null(strstr(first + 1, "batches | lr "));
     check_line(run.out, "^\\| epoch +1 \\| step 2 \\| valid loss +[0-9.]+ \\| valid ppl +[0-9.]+ "
                         "\\| best so far$");
-    program_succeed(&run, "train --data %s " TINY_SHORT " --log-interval 1e-9s", in->directory);
+    program_succeed(&run, "train --data %s " TINY_SHORT " --log-interval 1e-9s", dir->directory);
     first = strstr(run.out, "batches | lr ");
     assert_non_null(first);
     assert_non_null(strstr(first + 1, "batches | lr "));
@@ -109,21 +109,21 @@ static void lines_come_by_time_and_validations_by_steps(void **state)
 
 static void time_of_steps_is_shown_at_the_end(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
-    program_succeed(&run, "train --data %s " TINY_SHORT, in->directory);
+    program_succeed(&run, "train --data %s " TINY_SHORT, dir->directory);
     check_line(run.out, "^Time of a step in ms, by what it went to:$");
     check_line(run.out,
                "^0 +0 +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9.]+ +0\\.00 +[0-9.]+ +[0-9.]+ +0\\.00$");
-    program_succeed(&run, "train --quiet --data %s " TINY_SHORT, in->directory);
+    program_succeed(&run, "train --quiet --data %s " TINY_SHORT, dir->directory);
     assert_null(strstr(run.out, "Time of a step"));
 }
 
 static void distance_to_the_best_possible_model_is_said(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
-    program_succeed(&run, "train --data %s " TINY_SHORT, in->directory);
+    program_succeed(&run, "train --data %s " TINY_SHORT, dir->directory);
     check_line(run.out, "^The best possible perplexity on this text, seeing blocks of 8 tokens, "
                         "is [0-9.]+: the model is [0-9.]+% above it\\.$");
     double best = number_after(run.out, "blocks of 8 tokens, is ");
@@ -135,22 +135,22 @@ static void distance_to_the_best_possible_model_is_said(void **state)
 
 static void seed_and_flags_decide_the_run(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run before, after, other;
     program_succeed(&before, "train --quiet " TINY_SHORT " --preset transformer-tutorial --data %s",
-                    in->directory);
+                    dir->directory);
     program_succeed(&after, "train --quiet --preset transformer-tutorial " TINY_SHORT " --data %s",
-                    in->directory);
-    program_succeed(&other, "train --quiet " TINY_SHORT " --seed 2 --data %s", in->directory);
+                    dir->directory);
+    program_succeed(&other, "train --quiet " TINY_SHORT " --seed 2 --data %s", dir->directory);
     assert_string_equal(before.out, after.out);
     assert_string_not_equal(before.out, other.out);
 }
 
 static void quiet_run_shows_the_result_only(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
-    program_succeed(&run, "train --data %s " TINY_SHORT " --quiet", in->directory);
+    program_succeed(&run, "train --data %s " TINY_SHORT " --quiet", dir->directory);
     check_text(run.out, "| End of training | test loss ");
     check_without(run.out, "batches");
     check_without(run.out, "Model:");
@@ -159,9 +159,9 @@ static void quiet_run_shows_the_result_only(void **state)
 
 static void terminal_gets_a_live_line(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
-    program_start_on_terminal(&run, "train --data %s " TINY_SHORT, in->directory);
+    program_start_on_terminal(&run, "train --data %s " TINY_SHORT, dir->directory);
     assert_int_equal(run.status, 0);
     check_text(run.err, "\r\033[Kepoch 1 [########                ] 1/3 | loss ");
     check_text(run.err, " tokens/s | ");
@@ -170,17 +170,17 @@ static void terminal_gets_a_live_line(void **state)
     assert_true(length > 4);
     assert_string_equal(run.err + length - 4, "\r\033[K"); /* it does not stay */
     check_without(run.out, "left to train");
-    program_start_on_terminal(&run, "train --data %s " TINY_SHORT " --quiet", in->directory);
+    program_start_on_terminal(&run, "train --data %s " TINY_SHORT " --quiet", dir->directory);
     assert_string_equal(run.err, "");
     program_start_on_terminal(&run, "train --data %s " TINY_SHORT " --lr 1e30 --clip 0",
-                              in->directory);
+                              dir->directory);
     check_text(run.err, "left to train\r\033[Ksluice: the loss is "); /* nor before an error */
 }
 
 static void devices_beyond_the_cores_are_warned_of(void **state)
 {
     enum { STAGES = 64 };
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     if (sysconf(_SC_NPROCESSORS_ONLN) >= STAGES) {
         print_message("skipped: there are as many cores as stages can be\n");
@@ -189,7 +189,7 @@ static void devices_beyond_the_cores_are_warned_of(void **state)
     program_start(&run,
                   "train --data %s " TINY_SHORT
                   " --nlayers %d --pp %d --quiet --eval-max-batches 1",
-                  in->directory, STAGES, STAGES);
+                  dir->directory, STAGES, STAGES);
     assert_int_equal(run.status, 0);
     assert_string_equal(run.err, "sluice: warning: devices share cores\n");
 }
@@ -197,14 +197,14 @@ static void devices_beyond_the_cores_are_warned_of(void **state)
 /* Which of the two is faster is up to the machine; neither is warned of. */
 static void ranks_without_devices_split_or_share_the_cores(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     if (sysconf(_SC_NPROCESSORS_ONLN) < 2) {
         print_message("skipped: there is one core\n");
         skip();
     }
     program_start(&run, "train --data %s " TINY_SHORT " --pp 2 --eval-max-batches 1",
-                  in->directory);
+                  dir->directory);
     assert_int_equal(run.status, 0);
     bool shares = strstr(run.out, " cpu  ");
     check_line(run.out, shares ? "^0 .* cpu  .* 1 \\(modules" : "^0 .* cpu:1 .* 1 \\(modules");
@@ -214,10 +214,10 @@ static void ranks_without_devices_split_or_share_the_cores(void **state)
 /* A loss of a hundred is a perplexity of 44 digits. */
 static void exploding_loss_is_a_short_number(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     program_succeed(&run, "train --data %s " TINY_SHORT " --max-batches 1 --lr 200 --clip 0",
-                    in->directory);
+                    dir->directory);
     check_line(run.out, "valid ppl [0-9]\\.[0-9]+e\\+[0-9]+ \\| best so far$");
     check_line(run.out, "test ppl [0-9]\\.[0-9]+e\\+[0-9]+$");
     check_line(run.out, "the model is [0-9]\\.[0-9]+e\\+[0-9]+% above it\\.$");
@@ -285,15 +285,15 @@ static const refusal refusals[] = {
 
 static void impossible_value_is_one_sentence_and_leaves_nothing(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
         program_run run;
         const refusal *each = &refusals[i];
         program_start(&run,
                       "train --data %s " TINY_SHORT " --save %s/model --log-json %s/log.jsonl %s",
-                      in->directory, in->directory, in->directory, each->options);
+                      dir->directory, dir->directory, dir->directory, each->options);
         check_refused(&run, each->status, each->text);
-        assert_int_equal(scratch_entries(in, 0), CORPUS_FILES);
+        assert_int_equal(scratch_entries(dir, 0), CORPUS_FILES);
     }
 }
 
@@ -304,75 +304,75 @@ static void failure_names_the_option_as_it_is_typed(void **state)
         {"--tensorboard /dev/null/x", "sluice: --tensorboard: /dev/null/x: the directory"},
         {"--lr 1e30 --clip 0", "clipping may help; --allow-nan lets the run go on\n"},
     };
-    scratch *in = *state;
+    scratch *dir = *state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         program_run run;
-        program_start(&run, "train --data %s " TINY_SHORT " %s", in->directory, cases[i][0]);
+        program_start(&run, "train --data %s " TINY_SHORT " %s", dir->directory, cases[i][0]);
         assert_int_equal(run.status, 1);
         check_text(run.err, cases[i][1]);
         check_without(run.out, "| epoch");
     }
 }
 
-static void save_trained(scratch *in)
+static void save_trained(scratch *dir)
 {
     program_run run;
-    program_succeed(&run, "train --data %s " TINY_SHORT " --save %s/model", in->directory,
-                    in->directory);
+    program_succeed(&run, "train --data %s " TINY_SHORT " --save %s/model", dir->directory,
+                    dir->directory);
 }
 
 /* Starts a run whose options name files in the scratch directory, where they have a %s. */
-static void check_kept(scratch *in, const char *options, const char *text)
+static void check_kept(scratch *dir, const char *options, const char *text)
 {
     char line[512];
     program_run run;
-    int entries = scratch_entries(in, 0);
-    snprintf(line, sizeof line, options, in->directory, in->directory);
-    program_start(&run, "train --data %s " TINY_SHORT " %s", in->directory, line);
+    int entries = scratch_entries(dir, 0);
+    snprintf(line, sizeof line, options, dir->directory, dir->directory);
+    program_start(&run, "train --data %s " TINY_SHORT " %s", dir->directory, line);
     check_refused(&run, 1, text);
-    assert_int_equal(scratch_entries(in, 0), entries);
+    assert_int_equal(scratch_entries(dir, 0), entries);
 }
 
 static void file_that_is_read_is_never_overwritten(void **state)
 {
-    scratch *in = *state;
-    save_trained(in);
-    assert_int_equal(symlink("train.txt", scratch_path(in, "linked.txt")), 0);
-    check_kept(in, "--save %s/train.txt", "a model is a directory, and a file has this name");
-    check_kept(in, "--save %s/linked.txt", "a model is a directory, and a file has this name");
-    check_kept(in, "--save %s/", "it exists and is not a model that sluice saved");
-    check_kept(in, "--log-json %s/valid.txt", "/valid.txt is an input");
-    check_kept(in, "--init %s/model --log-json %s/model/config.json", "--log-json: /");
-    check_kept(in, "--init %s/model --log-json %s/model/tokenizer.json",
+    scratch *dir = *state;
+    save_trained(dir);
+    assert_int_equal(symlink("train.txt", scratch_path(dir, "linked.txt")), 0);
+    check_kept(dir, "--save %s/train.txt", "a model is a directory, and a file has this name");
+    check_kept(dir, "--save %s/linked.txt", "a model is a directory, and a file has this name");
+    check_kept(dir, "--save %s/", "it exists and is not a model that sluice saved");
+    check_kept(dir, "--log-json %s/valid.txt", "/valid.txt is an input");
+    check_kept(dir, "--init %s/model --log-json %s/model/config.json", "--log-json: /");
+    check_kept(dir, "--init %s/model --log-json %s/model/tokenizer.json",
                "/tokenizer.json is an input");
-    check_kept(in, "--save %s/model --log-json %s/model/log", "/model, which the run replaces\n");
-    check_kept(in, "--save %s/new --log-json %s/new", "/new, which the run replaces\n");
-    check_kept(in, "--save %s/new --save-dir %s/new", "would lie among the run's checkpoints");
-    check_kept(in, "--log-json %s/new --trace %s/./new", "--trace: /");
+    check_kept(dir, "--save %s/model --log-json %s/model/log", "/model, which the run replaces\n");
+    check_kept(dir, "--save %s/new --log-json %s/new", "/new, which the run replaces\n");
+    check_kept(dir, "--save %s/new --save-dir %s/new", "would lie among the run's checkpoints");
+    check_kept(dir, "--log-json %s/new --trace %s/./new", "--trace: /");
 }
 
 static void data_that_are_no_text_are_refused(void **state)
 {
     static const char *const names[] = {"train.txt", "valid.txt", "test.txt"};
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     program_start(&run, "train");
     check_refused(&run, 2, "train needs --data, a text file, or a directory with wiki.");
-    program_start(&run, "train --data %s", in->directory);
+    program_start(&run, "train --data %s", dir->directory);
     check_refused(&run, 1,
                   ": has neither wiki.{train,valid,test}.tokens nor {train,valid,test}.txt");
     for (int i = 0; i < 3; i++)
-        write_file(scratch_path(in, names[i]), "", 0);
-    program_start(&run, "train --data %s", in->directory);
+        write_file(scratch_path(dir, names[i]), "", 0);
+    program_start(&run, "train --data %s", dir->directory);
     check_refused(&run, 1, "/train.txt: expected text, but the file is empty\n");
-    assert_int_equal(remove(scratch_path(in, "valid.txt")), 0);
-    assert_int_equal(mkdir(scratch_path(in, "valid.txt"), 0700), 0);
-    write_file(scratch_path(in, "train.txt"), "some text", 9);
-    program_start(&run, "train --data %s", in->directory);
+    assert_int_equal(remove(scratch_path(dir, "valid.txt")), 0);
+    assert_int_equal(mkdir(scratch_path(dir, "valid.txt"), 0700), 0);
+    write_file(scratch_path(dir, "train.txt"), "some text", 9);
+    program_start(&run, "train --data %s", dir->directory);
     check_refused(&run, 1, "/valid.txt");
     if (geteuid() != 0) { /* who may read everything */
-        assert_int_equal(chmod(scratch_path(in, "train.txt"), 0), 0);
-        program_start(&run, "train --data %s", in->directory);
+        assert_int_equal(chmod(scratch_path(dir, "train.txt"), 0), 0);
+        program_start(&run, "train --data %s", dir->directory);
         check_refused(&run, 1, "/train.txt: ");
     }
 }
@@ -390,21 +390,21 @@ static void weights_that_do_not_fit_are_refused(void **state)
         ": the model has mask causal, but mask is set to none: remove it\n",
         ": the model has pre-norm false, but pre-norm is set to true: remove it\n",
         ": the model has activation relu, but activation is set to gelu: remove it\n"};
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     char whole[65536 * 2];
-    save_trained(in);
+    save_trained(dir);
     for (int i = 0; i < 7; i++) {
-        program_start(&run, "train --data %s " TINY_SHORT " --init %s/model %s", in->directory,
-                      in->directory, others[i]);
+        program_start(&run, "train --data %s " TINY_SHORT " --init %s/model %s", dir->directory,
+                      dir->directory, others[i]);
         check_refused(&run, 1, sentences[i]);
     }
-    const char *path = scratch_path(in, "model/model.safetensors");
+    const char *path = scratch_path(dir, "model/model.safetensors");
     size_t bytes = read_file(path, whole, sizeof whole);
     const size_t kept[] = {0, 7, 100, bytes / 2, bytes - 1};
     for (int i = 0; i < 5; i++) {
         write_file(path, whole, kept[i]);
-        program_start(&run, "train --data %s " TINY_SHORT " --init %s", in->directory, path);
+        program_start(&run, "train --data %s " TINY_SHORT " --init %s", dir->directory, path);
         check_refused(&run, 1, "/model.safetensors: ");
     }
 }
@@ -414,9 +414,9 @@ static void model_has_the_sizes_of_the_weights(void **state)
     static const char *const models[] = {
         "--emsize 16 --nhid 24 --nhead 4 --nlayers 1",
         "--emsize 24 --nhid 16 --nhead 2 --nlayers 3 --mask none --activation gelu --pre-norm"};
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run, plain;
-    const char *at = in->directory;
+    const char *at = dir->directory;
     for (int i = 0; i < 2; i++) {
         program_succeed(&run,
                         "train --data %s --quiet " TINY_BATCH " --batch-size 8 --epochs 1 "
@@ -437,27 +437,28 @@ static void model_has_the_sizes_of_the_weights(void **state)
 
 static void saved_weights_are_where_training_goes_on(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run, tested;
-    save_trained(in);
-    program_succeed(&tested, "eval --init %s/model --data %s " TINY_BATCH, in->directory,
-                    in->directory);
-    program_succeed(&run, "train --data %s " TINY_SHORT " --lr 0 --init %s/model", in->directory,
-                    in->directory);
+    save_trained(dir);
+    program_succeed(&tested, "eval --init %s/model --data %s " TINY_BATCH, dir->directory,
+                    dir->directory);
+    program_succeed(&run, "train --data %s " TINY_SHORT " --lr 0 --init %s/model", dir->directory,
+                    dir->directory);
     assert_float_equal(number_after(run.out, "| test ppl "), number_after(tested.out, "test ppl "),
                        1e-6);
 }
 
 static void loss_that_is_no_number_ends_the_run(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
-    program_start(&run, "train --data %s " TINY_SHORT " --quiet --lr 1e30 --clip 0", in->directory);
+    program_start(&run, "train --data %s " TINY_SHORT " --quiet --lr 1e30 --clip 0",
+                  dir->directory);
     check_refused(&run, 1,
                   "in epoch 1, batch 2 (step 2): a lower learning rate or clipping may help");
     check_without(run.err, "is -nan");
     program_start(&run, "train --data %s " TINY_SHORT " --quiet --lr 1e30 --clip 0 --allow-nan",
-                  in->directory);
+                  dir->directory);
     assert_int_equal(run.status, 0);
     check_text(run.out, "| test loss   nan | test ppl      nan\n");
     check_without(run.out, "best possible");
@@ -465,27 +466,27 @@ static void loss_that_is_no_number_ends_the_run(void **state)
 
 static void perplexity_beyond_a_million_has_an_exponent(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
-    program_succeed(&run, "train --data %s " TINY_SHORT " --lr 100 --clip 0.5", in->directory);
+    program_succeed(&run, "train --data %s " TINY_SHORT " --lr 100 --clip 0.5", dir->directory);
     check_line(run.out, "^\\| End of training \\| test loss +[0-9]+\\.[0-9][0-9] \\| test ppl +"
                         "[0-9.]+e\\+[0-9]+$");
 }
 
 static void full_disk_is_said_and_leaves_nothing(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     char disk[512];
-    snprintf(disk, sizeof disk, "%s", scratch_path(in, "disk"));
+    snprintf(disk, sizeof disk, "%s", scratch_path(dir, "disk"));
     assert_int_equal(mkdir(disk, 0700), 0);
     if (mount("tmpfs", disk, "tmpfs", 0, "size=16k") != 0) {
         print_message("skipped: a small file system cannot be mounted here\n");
         skip();
     }
-    program_start(&run, "train --data %s " TINY_SHORT " --quiet --save %s/model", in->directory,
+    program_start(&run, "train --data %s " TINY_SHORT " --quiet --save %s/model", dir->directory,
                   disk);
-    bool empty = rmdir(disk) != 0 && access(scratch_path(in, "disk/model"), F_OK) != 0;
+    bool empty = rmdir(disk) != 0 && access(scratch_path(dir, "disk/model"), F_OK) != 0;
     assert_int_equal(umount(disk), 0);
     check_refused(&run, 1, "No space left on device");
     assert_true(empty);
@@ -494,15 +495,15 @@ static void full_disk_is_said_and_leaves_nothing(void **state)
 /* Where its files may not grow the run loses lines of its log, says so, and has its results. */
 static void run_without_room_for_its_log_ends_with_its_results(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     struct rlimit limit, small;
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
     small = limit;
     small.rlim_cur = 2000;
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
-    program_start(&run, "train --data %s " TINY_SHORT " --quiet --log-json %s/log", in->directory,
-                  in->directory);
+    program_start(&run, "train --data %s " TINY_SHORT " --quiet --log-json %s/log", dir->directory,
+                  dir->directory);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
     assert_int_equal(run.status, 0);
     check_text(run.out, "| End of training | test loss");
@@ -510,37 +511,38 @@ static void run_without_room_for_its_log_ends_with_its_results(void **state)
                         "the run goes on without it$");
     assert_ptr_equal(strchr(run.err, '\n'), strrchr(run.err, '\n'));
     struct stat what;
-    assert_int_equal(stat(scratch_path(in, "log"), &what), 0);
+    assert_int_equal(stat(scratch_path(dir, "log"), &what), 0);
     assert_true(what.st_size > 500 && what.st_size <= 2000);
 }
 
 /* The file says how many ranks and chunks there are. */
 static void table_from_a_file_trains_to_the_same_bits(void **state)
 {
-    const scratch *in = *state;
+    const scratch *dir = *state;
     program_run by_name, by_file, run;
     program_succeed(&run, "schedule --pp 2 --chunks 3 --schedule zb-v --recompute never --csv");
     char path[700];
-    snprintf(path, sizeof path, "%s/table.csv", in->directory);
+    snprintf(path, sizeof path, "%s/table.csv", dir->directory);
     FILE *file = fopen(path, "w");
     assert_non_null(file);
     assert_true(fputs(run.out, file) >= 0 && fclose(file) == 0);
     const char *more = "--nlayers 4 --quiet";
     program_succeed(&by_name, "train --data %s " TINY_SHORT " %s --pp 2 --chunks 3 --schedule zb-v",
-                    in->directory, more);
-    program_succeed(&by_file, "train --data %s " TINY_SHORT " %s --schedule %s", in->directory,
+                    dir->directory, more);
+    program_succeed(&by_file, "train --data %s " TINY_SHORT " %s --schedule %s", dir->directory,
                     more, path);
     assert_string_equal(by_file.out, by_name.out);
-    program_start(&run, "train --data %s " TINY_SHORT " --schedule %s --pp 3", in->directory, path);
+    program_start(&run, "train --data %s " TINY_SHORT " --schedule %s --pp 3", dir->directory,
+                  path);
     check_refused(&run, 1, "table.csv has 2 ranks, not 3\n");
-    program_start(&run, "train --data %s " TINY_SHORT " --schedule %s --chunks 4", in->directory,
+    program_start(&run, "train --data %s " TINY_SHORT " --schedule %s --chunks 4", dir->directory,
                   path);
     check_refused(&run, 1, "table.csv has 3 micro-batches, not 4\n");
-    program_start(&run, "train --data %s " TINY_SHORT " --schedule %s --virtual 1", in->directory,
+    program_start(&run, "train --data %s " TINY_SHORT " --schedule %s --virtual 1", dir->directory,
                   path);
     check_refused(&run, 1, "table.csv has 2 stages a rank, not 1\n");
     program_start(&run, "train --data %s " TINY_SHORT " %s --schedule %s --placement loop",
-                  in->directory, more, path);
+                  dir->directory, more, path);
     check_refused(&run, 1, "table.csv has stage 2 on rank 1, not 0\n");
 }
 

@@ -26,11 +26,11 @@ static void count_lines(const char *out, int replicas, int *counts)
 
 static void lines_have_their_rank_in_front(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     int counts[REPLICAS];
     program_start(&run, "train --data %s " TINY_REPLICAS " --dp 2 --pp 2 --chunks 2 --save %s/m.st",
-                  in->directory, in->directory);
+                  dir->directory, dir->directory);
     assert_int_equal(run.status, 0);
     count_lines(run.out, REPLICAS, counts);
     assert_int_equal(counts[1], 2 + 1); /* steps, the epoch's pipeline */
@@ -72,36 +72,36 @@ static void lines_have_their_rank_in_front(void **state)
 
 static void one_replica_has_no_rank_in_front(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run alone, one;
-    program_succeed(&alone, "train --data %s " TINY_REPLICAS " --quiet", in->directory);
-    program_succeed(&one, "train --data %s " TINY_REPLICAS " --quiet --dp 1", in->directory);
+    program_succeed(&alone, "train --data %s " TINY_REPLICAS " --quiet", dir->directory);
+    program_succeed(&one, "train --data %s " TINY_REPLICAS " --quiet --dp 1", dir->directory);
     assert_string_equal(alone.out, one.out);
     check_without(one.out, "RANK");
 }
 
 static void quiet_replicas_show_one_result(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run, sharded;
     int counts[REPLICAS];
     program_start(&run, "train --data %s " TINY_REPLICAS " --quiet --dp 2 --momentum 0.5",
-                  in->directory);
+                  dir->directory);
     assert_int_equal(run.status, 0);
     count_lines(run.out, REPLICAS, counts);
     assert_int_equal(counts[1], 0);
     assert_int_equal(counts[0], 3); /* test, rule, the corpus's best */
     program_start(&sharded,
                   "train --data %s " TINY_REPLICAS " --quiet --dp 2 --momentum 0.5 --zero",
-                  in->directory);
+                  dir->directory);
     assert_string_equal(sharded.out, run.out);
 }
 
 static void first_replica_alone_draws(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
-    program_start_on_terminal(&run, "train --data %s " TINY_REPLICAS " --dp 2", in->directory);
+    program_start_on_terminal(&run, "train --data %s " TINY_REPLICAS " --dp 2", dir->directory);
     assert_int_equal(run.status, 0);
     static const char line[] = "\r\033[Kepoch 1 [########                ] 1/3 | loss ";
     const char *drawn = strstr(run.err, line);
@@ -113,14 +113,14 @@ static void first_replica_alone_draws(void **state)
 
 static void run_log_is_one_for_all_replicas(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     static char text[65536];
-    const char *path = scratch_path(in, "log.jsonl");
+    const char *path = scratch_path(dir, "log.jsonl");
     program_start(&run,
                   "train --data %s " TINY_REPLICAS
                   " --devices cpu:2;cpu:0;cpu:1 --momentum 0.5 --zero --log-json %s",
-                  in->directory, path);
+                  dir->directory, path);
     assert_int_equal(run.status, 0);
     text[read_file(path, text, sizeof text - 1)] = '\0';
     assert_int_equal(remove(path), 0);
@@ -135,40 +135,40 @@ static void run_log_is_one_for_all_replicas(void **state)
 
 static void debugging_shows_the_buckets(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     setenv("SL_DEBUG", "ddp", 1);
-    program_start(&run, "train --data %s " TINY_REPLICAS " --dp 2 --pp 2 --quiet", in->directory);
+    program_start(&run, "train --data %s " TINY_REPLICAS " --dp 2 --pp 2 --quiet", dir->directory);
     unsetenv("SL_DEBUG");
     assert_int_equal(run.status, 0);
     check_text(run.err, "ddp: rank 0 of 2, step 3, ");
     check_text(run.err, "ddp:   stage 1 bucket 0: ");
     check_without(run.err, "rank 1");
     setenv("SL_DEBUG", "all", 1);
-    program_start(&run, "train --data %s " TINY_REPLICAS, in->directory);
+    program_start(&run, "train --data %s " TINY_REPLICAS, dir->directory);
     unsetenv("SL_DEBUG");
     check_refused(&run, 1, "environment variable SL_DEBUG must be ");
 }
 
 static void replicas_of_the_preset_can_be_overridden(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     int counts[3];
     program_start(&run, "train --preset ddp-pipeline --data %s " TINY_REPLICAS " --chunks 2",
-                  in->directory);
+                  dir->directory);
     assert_int_equal(run.status, 0);
     count_lines(run.out, 2, counts);
     check_line(run.out, "^\\[RANK 0\\]: 1 .* cpu:3 +[0-9]+ \\([a-z0-9_]+\\) +1 \\(modules ");
     program_succeed(&run,
                     "train --preset ddp-pipeline --data %s " TINY_REPLICAS
                     " --chunks 2 --dp 1 --pp 1",
-                    in->directory);
+                    dir->directory);
     check_without(run.out, "RANK");
     program_start(&run,
                   "train --preset ddp-pipeline --data %s " TINY_REPLICAS
                   " --chunks 2 --devices cpu:0;cpu:1;cpu:2",
-                  in->directory);
+                  dir->directory);
     assert_int_equal(run.status, 0);
     count_lines(run.out, 3, counts);
     assert_true(counts[2] > 0);
@@ -193,27 +193,27 @@ static void impossible_replicas_are_one_sentence(void **state)
         {"--dp 2 --log-json /nowhere/log", 1, "/nowhere/log: the run log cannot be written"},
         {"--dp 2 --init /nowhere/model", 1, "/nowhere/model: cannot be"},
     };
-    scratch *in = *state;
+    scratch *dir = *state;
     for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
         program_run run;
-        program_start(&run, "train --data %s " TINY_REPLICAS " %s", in->directory,
+        program_start(&run, "train --data %s " TINY_REPLICAS " %s", dir->directory,
                       refusals[i].options);
         check_refused(&run, refusals[i].status, refusals[i].text);
-        assert_int_equal(scratch_entries(in, 0), CORPUS_FILES);
+        assert_int_equal(scratch_entries(dir, 0), CORPUS_FILES);
     }
 }
 
 /* The first attempt had two processes, this one has one. */
 static void job_with_fewer_processes_warns_of_a_cut_that_fits_none(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     for (int is_fixed = 0; is_fixed < 2; is_fixed++) {
         setenv("RANK", "0", 1);
         setenv("WORLD_SIZE", "1", 1);
         setenv("SLUICE_FIRST_WORLD_SIZE", "2", 1);
         program_start(&run, "train --data %s " TINY_REPLICAS " --quiet --dp 1 --pp 2 %s",
-                      in->directory,
+                      dir->directory,
                       is_fixed ? "--schedule interleaved --virtual 2 --placement 0,1,0,1 "
                                  "--balance 1,1,1,1"
                                : "");
@@ -232,9 +232,9 @@ static void job_with_fewer_processes_warns_of_a_cut_that_fits_none(void **state)
 }
 
 /* Prints the plan, with these variables in the environment; nothing is trained or written. */
-static void print_plan(program_run *run, scratch *in, const char *line, const char *first)
+static void print_plan(program_run *run, scratch *dir, const char *line, const char *first)
 {
-    int entries = scratch_entries(in, 0);
+    int entries = scratch_entries(dir, 0);
     setenv("RANK", "0", first != NULL);
     setenv("WORLD_SIZE", "1", first != NULL);
     if (first)
@@ -247,17 +247,17 @@ static void print_plan(program_run *run, scratch *in, const char *line, const ch
     unsetenv("SLUICE_FIRST_WORLD_SIZE");
     assert_int_equal(run->status, 0);
     assert_string_equal(run->err, "");
-    assert_int_equal(scratch_entries(in, 0), entries);
+    assert_int_equal(scratch_entries(dir, 0), entries);
 }
 
 static void plan_says_who_decided_what(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     char line[512];
     snprintf(line, sizeof line, "--data %s " TINY_REPLICAS " --dp 2 --pp 2 --schedule 1f1b",
-             in->directory);
-    print_plan(&run, in, line, NULL);
+             dir->directory);
+    print_plan(&run, dir, line, NULL);
     check_line(run.out, "^dp +2 replicas +given$");
     check_line(run.out, "^pp +2 pipeline ranks of each, 2 stages +given$");
     check_line(run.out, "^schedule +1f1b, recompute except_last +given$");
@@ -268,34 +268,34 @@ static void plan_says_who_decided_what(void **state)
     check_line(run.out, "^1 +cpu:1 +2-3 +[0-9,]+ +[0-9.]+ KiB ");
     check_line(run.out, "^This host needs [0-9.]+ MiB: parameters ");
     /* A job that had two processes has one: what decides numbers is as it was. */
-    print_plan(&run, in, line, "2");
+    print_plan(&run, dir, line, "2");
     check_line(run.out, "^dp +1 replica +search$");
     check_line(run.out, "^pp +1 pipeline rank of each, 1 stage +search$");
     check_line(run.out, "^chunks +8 micro-batches of an accumulation step +default$");
     check_line(run.out, "^shards +2 of 8 rows in a batch +default$");
     /* A run that resumes keeps its checkpoint's. */
     program_start(&run, "train %s --shards 3 --chunks 2 --lr 0.5 --save-dir %s/saved --quiet", line,
-                  in->directory);
+                  dir->directory);
     assert_int_equal(run.status, 0);
     snprintf(line, sizeof line, "--data %s " TINY_REPLICAS " --pp 2 --resume %s/saved",
-             in->directory, in->directory);
-    print_plan(&run, in, line, NULL);
+             dir->directory, dir->directory);
+    print_plan(&run, dir, line, NULL);
     check_line(run.out, "^resume +after step 3, from .*/saved/step-00000003 +given$");
     check_line(run.out, "^dp +1 replica +default$");
     check_line(run.out, "^chunks +2 micro-batches of an accumulation step +checkpoint$");
     check_line(run.out, "^shards +3 of 8 rows in a batch +checkpoint$");
     check_line(run.out, "^lr +0.5 +checkpoint$");
     check_line(run.out, "^devices +cpu(:0)?,cpu(:1)? +profile$");
-    scratch_remove_tree(in, "saved");
+    scratch_remove_tree(dir, "saved");
 }
 
 static void only_process_of_a_launcher_needs_no_replicas(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     setenv("RANK", "0", 1);
     setenv("WORLD_SIZE", "1", 1);
-    program_start(&run, "train --data %s " TINY_REPLICAS " --quiet --zero --nccl", in->directory);
+    program_start(&run, "train --data %s " TINY_REPLICAS " --quiet --zero --nccl", dir->directory);
     unsetenv("RANK");
     unsetenv("WORLD_SIZE");
     assert_int_equal(run.status, 0);
@@ -304,10 +304,10 @@ static void only_process_of_a_launcher_needs_no_replicas(void **state)
 
 static void failing_replica_is_named(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     program_start(&run, "train --data %s " TINY_REPLICAS " --dp 2 --quiet --lr 1e30 --clip 0",
-                  in->directory);
+                  dir->directory);
     assert_int_equal(run.status, 1);
     check_line(run.err, "^sluice: rank [01]: the loss is nan in epoch 1, batch 2 \\(step 2\\): ");
 }
@@ -315,12 +315,12 @@ static void failing_replica_is_named(void **state)
 /* What one rank leaves idle of cores that all have, the others use. */
 static void ranks_that_share_the_cores_do_not_idle(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     program_start(&run,
                   "train --data %s " TINY_MODEL " " TINY_BATCH
                   " --batch-size 8 --epochs 1 --max-batches 3 --devices cpu,cpu",
-                  in->directory);
+                  dir->directory);
     assert_int_equal(run.status, 0);
     check_line(run.out, "^\\| pipeline: the ranks share the cores, and worked [0-9]+%, [0-9]+% of "
                         "the step \\| slowest: stage [01], modules [02] to [13]$");

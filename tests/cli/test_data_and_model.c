@@ -5,21 +5,21 @@
 
 #include <sys/wait.h>
 
-static void write_text(scratch *in, const char *name, const char *text)
+static void write_text(scratch *dir, const char *name, const char *text)
 {
-    write_file(scratch_path(in, name), text, strlen(text));
+    write_file(scratch_path(dir, name), text, strlen(text));
 }
 
 static void directory_is_shown_and_its_vocabulary_written(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     SCOPED(sl_vocab) *vocab = NULL;
-    write_text(in, "train.txt", "The cat.\n\nThe dog, the bird.\n");
-    write_text(in, "valid.txt", "the fish");
-    write_text(in, "test.txt", "a\nb\nc\nthe");
-    program_succeed(&run, "data %s --head 3 --vocab %s", in->directory,
-                    scratch_path(in, "vocab.json"));
+    write_text(dir, "train.txt", "The cat.\n\nThe dog, the bird.\n");
+    write_text(dir, "valid.txt", "the fish");
+    write_text(dir, "test.txt", "a\nb\nc\nthe");
+    program_succeed(&run, "data %s --head 3 --vocab %s", dir->directory,
+                    scratch_path(dir, "vocab.json"));
     check_text(run.out, "train             3              9              0  ");
     check_text(run.out, "valid             1              2              1  ");
     check_text(run.out, "test              4              4              3  ");
@@ -28,7 +28,7 @@ static void directory_is_shown_and_its_vocabulary_written(void **state)
                         "       1              3  the\n"
                         "       2              2  .\n\n");
     check_without(run.out, "synthetic");
-    check_ok(sl_vocab_open(scratch_path(in, "vocab.json"), NULL, &vocab));
+    check_ok(sl_vocab_open(scratch_path(dir, "vocab.json"), NULL, &vocab));
     assert_int_equal(sl_vocab_size(vocab), 7);
     assert_string_equal(sl_vocab_token(vocab, 6).text, "dog");
 }
@@ -36,14 +36,14 @@ static void directory_is_shown_and_its_vocabulary_written(void **state)
 static void control_characters_of_a_text_are_escaped(void **state)
 {
     static const char *const splits[] = {"train.txt", "valid.txt", "test.txt"};
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     for (int i = 0; i < 3; i++)
-        write_text(in, splits[i],
+        write_text(dir, splits[i],
                    "\x1b[31mred na\xc3\xafve \xc2\x9b"
                    "2J\n");
-    assert_int_equal(symlink(".", scratch_path(in, "\x1b[32m")), 0);
-    program_succeed(&run, "data %s/\x1b[32m --vocab %s/\x1b[32m/v", in->directory, in->directory);
+    assert_int_equal(symlink(".", scratch_path(dir, "\x1b[32m")), 0);
+    program_succeed(&run, "data %s/\x1b[32m --vocab %s/\x1b[32m/v", dir->directory, dir->directory);
     check_text(run.out, "/\\x1b[32m/train.txt\n");
     check_text(run.out, "vocabulary written to ");
     check_without(run.out, "\x1b");
@@ -53,23 +53,23 @@ static void control_characters_of_a_text_are_escaped(void **state)
     program_succeed(&run,
                     "train --data %s --emsize 8 --nhid 8 --nhead 1 --nlayers 1 --bptt 1 "
                     "--batch-size 1 --eval-batch-size 1 --epochs 1 --quiet --save %s/m",
-                    in->directory, in->directory);
-    program_succeed(&run, "generate --init %s/m --tokens 1 --prompt \x1b[31mred", in->directory);
+                    dir->directory, dir->directory);
+    program_succeed(&run, "generate --init %s/m --tokens 1 --prompt \x1b[31mred", dir->directory);
     check_text(run.out, "\\x1b[31mred ");
     check_without(run.out, "\x1b");
 }
 
 static void text_in_another_encoding_is_said_or_refused(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     char expected[512];
-    write_text(in, "train.txt",
+    write_text(dir, "train.txt",
                "Stra\xdf"
                "e nach K\xf6ln\n");
-    write_text(in, "valid.txt", "K\xf6ln ist gro\xc3\x9f\n");
-    write_text(in, "test.txt", "Berlin ist\n");
-    program_start(&run, "data %s", in->directory);
+    write_text(dir, "valid.txt", "K\xf6ln ist gro\xc3\x9f\n");
+    write_text(dir, "test.txt", "Berlin ist\n");
+    program_start(&run, "data %s", dir->directory);
     assert_int_equal(run.status, 0);
     check_text(run.out, "  stra\xEF\xBF\xBD"
                         "e\n");
@@ -77,17 +77,17 @@ static void text_in_another_encoding_is_said_or_refused(void **state)
              "sluice: warning: %s/train.txt has 2 bytes that are not UTF-8: is it in another "
              "encoding?\nsluice: warning: %s/valid.txt has 1 byte that is not UTF-8: is it in "
              "another encoding?\n",
-             in->directory, in->directory);
+             dir->directory, dir->directory);
     assert_string_equal(run.err, expected);
-    write_text(in, "test.txt", "\xe2\xe5\xf0\xeb\xe8\xed\n");
-    program_start(&run, "data %s", in->directory);
+    write_text(dir, "test.txt", "\xe2\xe5\xf0\xeb\xe8\xed\n");
+    program_start(&run, "data %s", dir->directory);
     check_refused(&run, 1, "expected text in UTF-8, but of its 6 bytes 6 are not UTF-8");
-    write_text(in, "test.txt", "nach K\xf6ln\n");
-    write_text(in, "valid.txt", "nach nach\n");
+    write_text(dir, "test.txt", "nach K\xf6ln\n");
+    write_text(dir, "valid.txt", "nach nach\n");
     program_start(&run,
                   "train --data %s --emsize 8 --nhid 8 --nhead 1 --nlayers 1 --bptt 1 "
                   "--batch-size 1 --eval-batch-size 1 --epochs 1 --quiet",
-                  in->directory);
+                  dir->directory);
     assert_int_equal(run.status, 0);
     check_text(run.err, "train.txt has 2 bytes that are not UTF-8");
     check_text(run.err, "test.txt has 1 byte that is not UTF-8");
@@ -95,44 +95,45 @@ static void text_in_another_encoding_is_said_or_refused(void **state)
 
 static void synthetic_text_is_written_and_its_best_perplexity_said(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run written, shown;
-    program_succeed(&written, "data --synthetic %s --seed 5 --tokens 5000 --head 0", in->directory);
+    program_succeed(&written, "data --synthetic %s --seed 5 --tokens 5000 --head 0",
+                    dir->directory);
     check_text(written.out,
                "the best possible perplexity is 5.8811 (6.0484 in blocks of 35 tokens");
     check_without(written.out, "in train");
-    assert_int_equal(scratch_entries(in, 0), 3);
-    program_succeed(&shown, "data %s --head 0", in->directory);
+    assert_int_equal(scratch_entries(dir, 0), 3);
+    program_succeed(&shown, "data %s --head 0", dir->directory);
     assert_string_equal(shown.out, written.out);
 }
 
 static void seed_decides_the_synthetic_text(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run first, other, again;
-    program_succeed(&first, "data --synthetic %s --tokens 2000 --seed 1", in->directory);
-    program_succeed(&other, "data --synthetic %s --tokens 2000 --seed 2", in->directory);
-    program_succeed(&again, "data --synthetic %s --tokens 2000 --seed 1", in->directory);
+    program_succeed(&first, "data --synthetic %s --tokens 2000 --seed 1", dir->directory);
+    program_succeed(&other, "data --synthetic %s --tokens 2000 --seed 2", dir->directory);
+    program_succeed(&again, "data --synthetic %s --tokens 2000 --seed 1", dir->directory);
     assert_string_not_equal(first.out, other.out);
     assert_string_equal(first.out, again.out);
 }
 
 static void failure_is_one_sentence_and_status_1(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     program_start(&run, "data /nowhere");
     check_refused(&run, 1,
                   "sluice: /nowhere: expected a directory of text files, or a file of text: ");
-    program_succeed(&run, "data --synthetic %s --tokens 10 --head 0", in->directory);
-    program_start(&run, "data %s --vocab %s/no/vocab", in->directory, in->directory);
+    program_succeed(&run, "data --synthetic %s --tokens 10 --head 0", dir->directory);
+    program_start(&run, "data %s --vocab %s/no/vocab", dir->directory, dir->directory);
     assert_int_equal(run.status, 1);
     check_line(run.err, "^sluice: .*directory does not exist$");
-    program_start(&run, "data %s --vocab %s/./train.txt", in->directory, in->directory);
+    program_start(&run, "data %s --vocab %s/./train.txt", dir->directory, dir->directory);
     check_refused(&run, 1, "/train.txt is an input and must not be overwritten\n");
-    program_start(&run, "data --synthetic %s --vocab %s/test.txt", in->directory, in->directory);
+    program_start(&run, "data --synthetic %s --vocab %s/test.txt", dir->directory, dir->directory);
     check_refused(&run, 1, "/test.txt is an input and must not be overwritten\n");
-    program_succeed(&run, "data %s", in->directory);
+    program_succeed(&run, "data %s", dir->directory);
     check_text(run.out, "synthetic text: the best possible perplexity is ");
 }
 
@@ -230,12 +231,12 @@ static void bytes_are_added_up_where_they_are(void **state)
 
 static void types_are_counted_in_the_data(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run counted, given;
-    program_succeed(&given, "data %s --head 0", in->directory);
+    program_succeed(&given, "data %s --head 0", dir->directory);
     double types = number_after(given.out, "vocabulary: ");
     program_succeed(&given, "model " TINY_MODEL " --ntokens %.0f", types);
-    program_succeed(&counted, "model " TINY_MODEL " --data %s", in->directory);
+    program_succeed(&counted, "model " TINY_MODEL " --data %s", dir->directory);
     assert_string_equal(counted.out, given.out);
 }
 
@@ -252,9 +253,9 @@ static void devices_need_not_be_here_but_be_some(void **state)
 
 static void number_of_types_beside_the_data_is_refused(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
-    program_start(&run, "model --ntokens 5 --data %s", in->directory);
+    program_start(&run, "model --ntokens 5 --data %s", dir->directory);
     check_refused(&run, 2, "so it cannot be combined with --ntokens\n");
 }
 

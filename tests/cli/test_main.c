@@ -61,15 +61,15 @@ static void help_has_short_forms(void **state)
 
 static void limit_on_open_files_is_raised_to_the_hard_one(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     char path[256], before[4096], quoted[64];
     struct rlimit limit, low;
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
     low = (struct rlimit){.rlim_cur = 64, .rlim_max = limit.rlim_max};
-    write_file(scratch_path(in, "mpirun"), "#!/bin/sh\nulimit -n\n", 19);
-    assert_int_equal(chmod(scratch_path(in, "mpirun"), 0755), 0);
+    write_file(scratch_path(dir, "mpirun"), "#!/bin/sh\nulimit -n\n", 19);
+    assert_int_equal(chmod(scratch_path(dir, "mpirun"), 0755), 0);
     snprintf(before, sizeof before, "%s", getenv("PATH"));
-    snprintf(path, sizeof path, "%s:/usr/bin:/bin", in->directory);
+    snprintf(path, sizeof path, "%s:/usr/bin:/bin", dir->directory);
     setenv("PATH", path, 1);
     program_run run;
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
@@ -245,7 +245,7 @@ static void simulation_is_one_json_object(void **state)
 
 static void table_is_written_and_read_again(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run, again;
     program_succeed(&run, "schedule --pp 2 --chunks 2 --schedule looped-bfs --placement v "
                           "--recompute never --csv");
@@ -253,7 +253,7 @@ static void table_is_written_and_read_again(void **state)
                                  "1F1,1F0,2F1,2F0,2B0,2B1,1B0,1B1\n");
     program_succeed(&run, "schedule --pp 2 --chunks 3 --schedule looped-bfs --virtual 3 "
                           "--placement 1,0,0,1,1,0 --csv");
-    const char *path = scratch_path(in, "table.csv");
+    const char *path = scratch_path(dir, "table.csv");
     write_file(path, run.out, strlen(run.out));
     program_succeed(&again, "schedule --schedule %s --csv", path);
     assert_string_equal(again.out, run.out);
@@ -302,9 +302,9 @@ static void error_in_a_table_is_drawn_on_lines_of_its_own(void **state)
 
 static void pytorchs_dual_pipe_v_takes_66_units(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     char line[600];
-    const char *path = scratch_path(in, "table.csv");
+    const char *path = scratch_path(dir, "table.csv");
     write_file(path, pytorch_dual_pipe_v, strlen(pytorch_dual_pipe_v));
     snprintf(line, sizeof line, "--schedule %s --recompute never --costs 2,2,2", path);
     json_t *json = simulate(line);
@@ -318,10 +318,10 @@ static void pytorchs_dual_pipe_v_takes_66_units(void **state)
 /* A bar for each action, and a label where there is room. */
 static void picture_has_a_bar_for_each_action(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     static char text[1 << 16];
     program_run run;
-    const char *path = scratch_path(in, "table.svg");
+    const char *path = scratch_path(dir, "table.svg");
     program_succeed(&run, "schedule --pp 2 --chunks 2 --schedule zb-v --recompute never --svg %s",
                     path);
     check_text(run.out, "0F0 0F1 ... 3F0");
@@ -339,7 +339,7 @@ static void picture_has_a_bar_for_each_action(void **state)
     program_succeed(&run, "schedule --chunks 3 --slices 2 --svg %s", path);
     text[read_file(path, text, sizeof text - 1)] = '\0';
     check_text(text, ">2 stages, 3 micro-batches of 2 slices: makespan ");
-    program_start(&run, "schedule --svg %s/absent/table.svg", in->directory);
+    program_start(&run, "schedule --svg %s/absent/table.svg", dir->directory);
     assert_int_equal(run.status, 1);
     check_text(run.err, "absent/table.svg: its directory does not exist");
 }

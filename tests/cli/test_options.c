@@ -68,44 +68,44 @@ static const option_case option_cases[][24] = {
 };
 
 /* The record of a run with `options`. */
-static void read_record(scratch *in, const char *options, char *line, size_t bytes)
+static void read_record(scratch *dir, const char *options, char *line, size_t bytes)
 {
     program_run run;
     program_start(&run,
                   "train --data %s " TINY_MODEL " " TINY_BATCH
                   " --batch-size 8 --epochs 1 --max-batches 1 --quiet --log-json %s/log %s",
-                  in->directory, in->directory, options);
+                  dir->directory, dir->directory, options);
     if (run.status != 0)
         fail_msg("\"%s\": %s", options, run.err);
-    FILE *log = fopen(scratch_path(in, "log"), "r");
+    FILE *log = fopen(scratch_path(dir, "log"), "r");
     assert_non_null(log);
     assert_non_null(fgets(line, (int)bytes, log));
     fclose(log);
-    assert_int_equal(remove(in->path), 0);
+    assert_int_equal(remove(dir->path), 0);
 }
 
 /* The run log's first record has the values of all options. */
 static void every_option_reaches_the_run(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     static char before[8192], after[8192];
-    read_record(in, "", before, sizeof before);
+    read_record(dir, "", before, sizeof before);
     check_text(before, "\"record\":\"run\"");
     for (size_t i = 0; i < sizeof option_cases / sizeof *option_cases; i++) {
         char options[1024] = "";
-        for (const option_case *at = option_cases[i]; at->option; at++) {
-            check_without(before, at->field);
-            strcat(strcat(options, at->option), *at->option ? " " : "");
+        for (const option_case *one = option_cases[i]; one->option; one++) {
+            check_without(before, one->field);
+            strcat(strcat(options, one->option), *one->option ? " " : "");
         }
-        read_record(in, options, after, sizeof after);
-        for (const option_case *at = option_cases[i]; at->option; at++)
-            check_text(after, at->field);
+        read_record(dir, options, after, sizeof after);
+        for (const option_case *one = option_cases[i]; one->option; one++)
+            check_text(after, one->field);
     }
 }
 
-static void write_text(scratch *in, const char *name, const char *text)
+static void write_text(scratch *dir, const char *name, const char *text)
 {
-    write_file(scratch_path(in, name), text, strlen(text));
+    write_file(scratch_path(dir, name), text, strlen(text));
 }
 
 /* What --print-config prints for these options. */
@@ -131,23 +131,23 @@ static const char *const sets[] = {
 
 static void configuration_that_is_printed_reads_back(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
         static program_run first, second;
         print_config(&first, sets[i]);
-        write_text(in, "config", first.out);
-        program_succeed(&second, "train --print-config --config %s/config", in->directory);
+        write_text(dir, "config", first.out);
+        program_succeed(&second, "train --print-config --config %s/config", dir->directory);
         assert_string_equal(first.out, second.out);
     }
 }
 
 static void options_on_the_line_override_the_file(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     static program_run run;
-    write_text(in, "config", "{\"preset\": \"pipeline-tutorial\", \"nlayers\": 3, \"seed\": 9}");
+    write_text(dir, "config", "{\"preset\": \"pipeline-tutorial\", \"nlayers\": 3, \"seed\": 9}");
     program_succeed(&run, "train --print-config --nlayers 5 --config %s/config --chunks 2",
-                    in->directory);
+                    dir->directory);
     check_text(run.out, "\"emsize\": 4096,"); /* the preset's */
     check_text(run.out, "\"seed\": 9,");
     check_text(run.out, "\"nlayers\": 5,");
@@ -166,13 +166,13 @@ static void printed_configuration_yields_to_the_line(void **state)
         {"", "--optimizer adamw", "\"optimizer\": \"adamw\"", "\"lr\":"},
         {"--lr 2", "--optimizer adamw", "\"lr\": 2,", "\"lr\": 5"},
     };
-    scratch *in = *state;
+    scratch *dir = *state;
     static program_run run;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         print_config(&run, cases[i].printed);
-        write_text(in, "config", run.out);
+        write_text(dir, "config", run.out);
         program_succeed(&run, "train --print-config %s --config %s/config", cases[i].line,
-                        in->directory);
+                        dir->directory);
         check_text(run.out, cases[i].there);
         check_without(run.out, cases[i].absent);
     }
@@ -180,14 +180,14 @@ static void printed_configuration_yields_to_the_line(void **state)
 
 static void configuration_is_never_overwritten(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
-    write_text(in, "config", "{\"epochs\": 1}");
-    program_start(&run, "train --data %s --config %s/config --log-json %s/config", in->directory,
-                  in->directory, in->directory);
+    write_text(dir, "config", "{\"epochs\": 1}");
+    program_start(&run, "train --data %s --config %s/config --log-json %s/config", dir->directory,
+                  dir->directory, dir->directory);
     check_refused(&run, 1, "--log-json: /");
-    program_start(&run, "train --data %s --config %s/config --save %s/config", in->directory,
-                  in->directory, in->directory);
+    program_start(&run, "train --data %s --config %s/config --save %s/config", dir->directory,
+                  dir->directory, dir->directory);
     check_refused(&run, 1, "--save: /");
 }
 
@@ -195,28 +195,28 @@ static void table_is_never_overwritten(void **state)
 {
     static const char *const cases[][2] = {{"--log-json", "t.vocab"}, {"--trace", "./t.vocab"}};
     static const char table[] = "0F0,0B0\n";
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     char text[64];
-    write_text(in, "t.vocab", table);
+    write_text(dir, "t.vocab", table);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         program_start(&run, "train --data %s " TINY_MODEL " --schedule %s/t.vocab %s %s/%s",
-                      in->directory, in->directory, cases[i][0], in->directory, cases[i][1]);
+                      dir->directory, dir->directory, cases[i][0], dir->directory, cases[i][1]);
         check_refused(&run, 1, "/t.vocab is an input and must not be overwritten\n");
     }
-    assert_int_equal(read_file(scratch_path(in, "t.vocab"), text, sizeof text), strlen(table));
+    assert_int_equal(read_file(scratch_path(dir, "t.vocab"), text, sizeof text), strlen(table));
 }
 
 static void file_trains_as_its_options_do(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     static program_run one, two;
     static const char options[] =
         TINY_MODEL " " TINY_BATCH " --batch-size 8 --epochs 1 --max-batches 3 --quiet";
-    program_succeed(&one, "train --data %s %s", in->directory, options);
-    program_succeed(&two, "train --data %s %s --print-config", in->directory, options);
-    write_text(in, "config", two.out);
-    program_succeed(&two, "train --config %s/config", in->directory);
+    program_succeed(&one, "train --data %s %s", dir->directory, options);
+    program_succeed(&two, "train --data %s %s --print-config", dir->directory, options);
+    write_text(dir, "config", two.out);
+    program_succeed(&two, "train --config %s/config", dir->directory);
     assert_string_equal(one.out, two.out);
 }
 
@@ -241,11 +241,11 @@ static void file_that_makes_no_sense_is_refused(void **state)
         {"{\"seed\": 1,\n \"seed\": 2}", "/config: no JSON object of options in line 2 ("},
         {"{\"data\": \"\xff\"}", "/config: no JSON object of options in line 1 ("},
     };
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        write_text(in, "config", cases[i].text);
-        program_start(&run, "train --data x --config %s/config", in->directory);
+        write_text(dir, "config", cases[i].text);
+        program_start(&run, "train --data x --config %s/config", dir->directory);
         check_refused(&run, 2, cases[i].sentence);
     }
     program_start(&run, "train --print-config --data a\xff");
@@ -259,30 +259,30 @@ static void file_that_makes_no_sense_is_refused(void **state)
 
 static void flag_that_is_off_needs_nothing(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
-    write_text(in, "config", "{\"partial\": false}");
-    program_succeed(&run, "train --print-config --config %s/config", in->directory);
+    write_text(dir, "config", "{\"partial\": false}");
+    program_succeed(&run, "train --print-config --config %s/config", dir->directory);
     check_without(run.out, "partial");
 }
 
 /* A file of options has them as --print-config prints them. */
 static void steps_of_a_schedule_without_steps_are_refused(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     program_start(&run, "train --data x --lr-schedule cosine --gamma 0.5");
     check_refused(&run, 2,
                   "--gamma is for the step schedule, but lr-schedule is cosine: leave it out\n");
     print_config(&run, "--gamma 0.5 --step-epochs 2");
-    write_text(in, "config", run.out);
+    write_text(dir, "config", run.out);
     program_succeed(&run, "train --print-config --config %s/config --lr-schedule cosine",
-                    in->directory);
+                    dir->directory);
     check_text(run.out, "\"gamma\": 0.5,");
     program_start(&run,
                   "train --print-config --config %s/config --lr-schedule cosine "
                   "--step-epochs 2",
-                  in->directory);
+                  dir->directory);
     check_refused(&run, 2, "--step-epochs is for the step schedule");
     program_start(&run, "train --data x --lr-schedule constant --min-lr 0.1");
     check_refused(&run, 2,
@@ -323,14 +323,14 @@ static void check_step(const json_t *step, int number)
 static void run_log_is_json_lines(void **state)
 {
     enum { MOST = 32 };
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     json_t *records[MOST];
     int count = 0;
-    const char *path = scratch_path(in, "log.jsonl");
+    const char *path = scratch_path(dir, "log.jsonl");
     write_file(path, "old\n", 4); /* is replaced */
     program_succeed(&run, "train --data %s " TINY_SHORT " --pp 2 --seed 5 --log-json %s",
-                    in->directory, path);
+                    dir->directory, path);
     FILE *file = fopen(path, "r");
     assert_non_null(file);
     for (char line[4096]; count < MOST && fgets(line, sizeof line, file); count++)
@@ -354,13 +354,13 @@ static void run_log_is_json_lines(void **state)
 
 static void any_seed_is_logged_as_it_is(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     char text[4096];
-    const char *path = scratch_path(in, "log.jsonl");
+    const char *path = scratch_path(dir, "log.jsonl");
     program_succeed(&run,
                     "train --data %s " TINY_SHORT " --seed 18446744073709551615 --log-json %s",
-                    in->directory, path);
+                    dir->directory, path);
     text[read_file(path, text, sizeof text - 1)] = '\0';
     assert_int_equal(remove(path), 0);
     check_text(text, "\"seed\":\"18446744073709551615\",");
@@ -368,13 +368,13 @@ static void any_seed_is_logged_as_it_is(void **state)
 
 static void run_log_has_the_numbers_that_are_used(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     char text[4096];
-    const char *path = scratch_path(in, "log.jsonl");
+    const char *path = scratch_path(dir, "log.jsonl");
     program_succeed(&run,
                     "train --data %s " TINY_SHORT " --optimizer adamw --lr 0.01 --log-json %s",
-                    in->directory, path);
+                    dir->directory, path);
     text[read_file(path, text, sizeof text - 1)] = '\0';
     assert_int_equal(remove(path), 0);
     assert_true(number_after(text, "\"beta1\":") == 0.9);
@@ -385,14 +385,14 @@ static void run_log_has_the_numbers_that_are_used(void **state)
 
 static void log_of_names_that_are_no_utf8_is_json(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     char text[65536];
-    assert_int_equal(symlink(".", scratch_path(in, "d\xc3\xa9\xff")), 0);
+    assert_int_equal(symlink(".", scratch_path(dir, "d\xc3\xa9\xff")), 0);
     program_succeed(&run,
                     "train --data %s/d\xc3\xa9\xff " TINY_SHORT " --log-json %s/\xfflog.jsonl",
-                    in->directory, in->directory);
-    text[read_file(scratch_path(in, "\xfflog.jsonl"), text, sizeof text - 1)] = '\0';
+                    dir->directory, dir->directory);
+    text[read_file(scratch_path(dir, "\xfflog.jsonl"), text, sizeof text - 1)] = '\0';
     check_text(text, "/d\xc3\xa9\xef\xbf\xbd\",");
     json_t *record = json_loads(text, JSON_DISABLE_EOF_CHECK, NULL);
     assert_non_null(record);
@@ -402,12 +402,12 @@ static void log_of_names_that_are_no_utf8_is_json(void **state)
 /* Or the log would take the closed stream's number, and the lines that are meant for it. */
 static void log_has_no_lines_of_a_closed_output(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     char command[1024], text[65536];
-    const char *path = scratch_path(in, "log.jsonl");
+    const char *path = scratch_path(dir, "log.jsonl");
     snprintf(command, sizeof command,
              "exec '%s' train --data %s " TINY_SHORT " --log-json %s >&- 2>&- <&-",
-             getenv("SLUICE_PROGRAM"), in->directory, path);
+             getenv("SLUICE_PROGRAM"), dir->directory, path);
     assert_int_equal(WEXITSTATUS(system(command)), 1);
     text[read_file(path, text, sizeof text - 1)] = '\0';
     assert_int_equal(remove(path), 0);
@@ -418,12 +418,12 @@ static void log_has_no_lines_of_a_closed_output(void **state)
 
 static void refused_run_leaves_the_old_log(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     char text[8];
-    const char *path = scratch_path(in, "log.jsonl");
+    const char *path = scratch_path(dir, "log.jsonl");
     write_file(path, "old\n", 4);
-    program_start(&run, "train --data %s --nhead 3 --log-json %s", in->directory, path);
+    program_start(&run, "train --data %s --nhead 3 --log-json %s", dir->directory, path);
     check_refused(&run, 1, "emsize must be divisible by nhead");
     assert_int_equal(read_file(path, text, sizeof text), 4);
     assert_int_equal(remove(path), 0);

@@ -76,17 +76,17 @@ static int set_up(void **state)
     static program_run trained;
     char from[512];
     corpus_create_trained(state, &trained);
-    scratch *in = *state;
-    snprintf(from, sizeof from, "%s/model", in->directory);
-    save_model_of_two_words(from, scratch_path(in, "two"));
+    scratch *dir = *state;
+    snprintf(from, sizeof from, "%s/model", dir->directory);
+    save_model_of_two_words(from, scratch_path(dir, "two"));
     return 0;
 }
 
 static int tear_down(void **state)
 {
-    scratch *in = *state;
-    scratch_remove_tree(in, "f32");
-    scratch_remove_tree(in, "bf16");
+    scratch *dir = *state;
+    scratch_remove_tree(dir, "f32");
+    scratch_remove_tree(dir, "bf16");
     return scratch_remove(state);
 }
 
@@ -95,8 +95,8 @@ static int tear_down(void **state)
 static void evaluate(void **state, program_run *run, const char *model, const char *precision,
                      int place)
 {
-    scratch *in = *state;
-    const char *at = in->directory;
+    scratch *dir = *state;
+    const char *at = dir->directory;
     choose_isa(places[place].isa);
     program_start(run,
                   "eval --init %s/%s --data %s --precision %s --logits %s/logits-%s-%d " TINY_BATCH
@@ -109,11 +109,11 @@ static void evaluate(void **state, program_run *run, const char *model, const ch
 /* The logits that an evaluation wrote. */
 static float *read_logits(void **state, const char *precision, int place, int64_t *count)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     char name[64];
     sli_safetensors_reader *reader;
     snprintf(name, sizeof name, "logits-%s-%d", precision, place);
-    check_ok(sli_safetensors_open(scratch_path(in, name), &reader));
+    check_ok(sli_safetensors_open(scratch_path(dir, name), &reader));
     float *values = read_values(reader, sli_safetensors_find(reader, "logits"), count);
     sli_safetensors_close(&reader);
     return values;
@@ -162,14 +162,14 @@ static void loss_in_bf16_is_that_of_rounded_weights(void **state)
 static void check_best_word(void **state, const sl_vocab *vocab, const char *precision, int place,
                             int32_t word)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     char expected[256];
     sl_token token = sl_vocab_token(vocab, word);
     int bytes = (int)token.bytes;
     choose_isa(places[place].isa);
     program_start(&run, "generate --init %s/two --greedy --tokens 3 --precision %s %s",
-                  in->directory, precision, places[place].options);
+                  dir->directory, precision, places[place].options);
     choose_isa(NULL);
     assert_int_equal(run.status, 0);
     snprintf(expected, sizeof expected, "the %.*s %.*s %.*s\n", bytes, token.text, bytes,
@@ -194,8 +194,8 @@ static void text_in_bf16_is_that_of_rounded_weights(void **state)
 static void bf16_without_instructions_for_it_is_warned_of(void **state)
 {
     static const char *const isas[] = {NULL, "baseline"};
-    scratch *in = *state;
-    const char *at = in->directory;
+    scratch *dir = *state;
+    const char *at = dir->directory;
     for (int i = 0; i < 2; i++) {
         program_run runs[3], f32;
         bool is_slow = isas[i] || !processor_has_bf16();
@@ -264,12 +264,12 @@ static double logged_loss(void **state, const char *log, const char *split, int 
 /* Trains for three epochs; with `further` options. */
 static void train(void **state, const char *precision, const char *log, const char *further)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     program_start(&run,
                   "train --data %s --optimizer adamw --lr 0.01 --epochs 3 --max-batches %d "
                   "--batch-size 8 --precision %s --log-json %s/%s %s " TINY_MODEL " " TINY_BATCH,
-                  in->directory, EPOCH_STEPS, precision, in->directory, log, further);
+                  dir->directory, EPOCH_STEPS, precision, dir->directory, log, further);
     assert_int_equal(run.status, 0);
     check_line(run.out, "^\\| end of epoch   3 ");
 }
@@ -285,20 +285,20 @@ static void check_near(double got, double expected, double tolerance)
 static void run_goes_on_in_another_precision(void **state)
 {
     static const char *const names[] = {"f32", "bf16"};
-    scratch *in = *state;
+    scratch *dir = *state;
     for (int i = 0; i < 2; i++) {
         const char *first = names[i], *then = names[1 - i];
         char further[512], path[64], whole[64], changed[64];
         snprintf(whole, sizeof whole, "log-%s", first);
         snprintf(changed, sizeof changed, "log-%s-%s", first, then);
         snprintf(further, sizeof further, "--save-every %d --save-dir %s/%s", EPOCH_STEPS,
-                 in->directory, first);
+                 dir->directory, first);
         train(state, first, whole, further);
         snprintf(path, sizeof path, "%s/step-%08d/model.safetensors", first, 2 * EPOCH_STEPS);
-        check_file_is_f32(scratch_path(in, path), false);
+        check_file_is_f32(scratch_path(dir, path), false);
         snprintf(path, sizeof path, "%s/step-%08d/optimizer.safetensors", first, 2 * EPOCH_STEPS);
-        check_file_is_f32(scratch_path(in, path), true);
-        snprintf(further, sizeof further, "--resume %s/%s/step-%08d", in->directory, first,
+        check_file_is_f32(scratch_path(dir, path), true);
+        snprintf(further, sizeof further, "--resume %s/%s/step-%08d", dir->directory, first,
                  2 * EPOCH_STEPS);
         train(state, then, changed, further);
         double before = logged_loss(state, whole, "valid", 2);

@@ -13,14 +13,14 @@ static program_run trained;
 
 static int set_up(void **state)
 {
-    scratch *in;
+    scratch *dir;
     corpus_create_trained(state, &trained);
-    in = *state;
-    assert_int_equal(mkdir(scratch_path(in, "other"), 0700), 0);
-    write_file(scratch_path(in, "other/train.txt"), "the teachers\nsaw zebras\nzebras zebras\n",
+    dir = *state;
+    assert_int_equal(mkdir(scratch_path(dir, "other"), 0700), 0);
+    write_file(scratch_path(dir, "other/train.txt"), "the teachers\nsaw zebras\nzebras zebras\n",
                38);
-    write_file(scratch_path(in, "other/valid.txt"), "zebras zebras\nzebras zebras zebras\n", 35);
-    write_file(scratch_path(in, "other/test.txt"), "zebras zebras\nthe teachers zebras\n", 34);
+    write_file(scratch_path(dir, "other/valid.txt"), "zebras zebras\nzebras zebras zebras\n", 35);
+    write_file(scratch_path(dir, "other/test.txt"), "zebras zebras\nthe teachers zebras\n", 34);
     return 0;
 }
 
@@ -35,8 +35,8 @@ static int tear_down(void **state)
 /* A deeper, tied model gets the embedding and the layers. */
 static void weights_that_fit_begin_another_model(void **state)
 {
-    scratch *in = *state;
-    const char *at = in->directory;
+    scratch *dir = *state;
+    const char *at = dir->directory;
     program_run run;
     program_succeed(&run,
                     "train --data %s --init %s/model --partial --nlayers 3 --tie "
@@ -46,7 +46,7 @@ static void weights_that_fit_begin_another_model(void **state)
     check_line(run.out, "^Not loaded from .*/model: 3.decoder.bias \\(not in the model\\)$");
     assert_null(strstr(run.out, "0.encoder.weight"));
     char log[8192];
-    log[read_file(scratch_path(in, "other/log"), log, sizeof log - 1)] = '\0';
+    log[read_file(scratch_path(dir, "other/log"), log, sizeof log - 1)] = '\0';
     assert_non_null(strstr(log, "\"left_out\":[\"3.self_attn.in_proj_weight\","));
     program_start(&run, "train --data %s --partial", at);
     check_refused(&run, 2, "--partial needs --init DIR|FILE");
@@ -56,17 +56,18 @@ static void weights_that_fit_begin_another_model(void **state)
 static void control_characters_in_a_tensors_name_are_escaped(void **state)
 {
     enum { EMSIZE = 16 };
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     float zeros[EMSIZE] = {0};
     const sl_safetensors_item items[] = {{"1.norm1.bias", SL_F32, sl_shape_1d(EMSIZE), zeros},
                                          {"\x1b]0;title\x07\n\xc2\x9b", SL_F32, sl_shape_1d(EMSIZE),
                                           zeros}};
-    check_ok(sl_safetensors_save(scratch_path(in, "other/hostile.safetensors"), items, 2, NULL, 0));
+    check_ok(
+        sl_safetensors_save(scratch_path(dir, "other/hostile.safetensors"), items, 2, NULL, 0));
     program_succeed(&run,
                     "train --data %s --init %s/other/hostile.safetensors --partial " TINY_MODEL
                     " --batch-size 8 --epochs 1 --max-batches 1 " TINY_BATCH,
-                    in->directory, in->directory);
+                    dir->directory, dir->directory);
     check_text(run.out,
                "hostile.safetensors: \\x1b]0;title\\x07\\x0a\\xc2\\x9b (not in the model)\n");
     check_without(run.out, "\x1b");
@@ -76,11 +77,11 @@ static void control_characters_in_a_tensors_name_are_escaped(void **state)
 
 static void saved_weights_give_the_loss_that_the_run_ended_with(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     double loss = number_after(trained.out, "| test loss "), tested, perplexity;
-    program_succeed(&run, "eval --init %s/model --data %s " TINY_BATCH, in->directory,
-                    in->directory);
+    program_succeed(&run, "eval --init %s/model --data %s " TINY_BATCH, dir->directory,
+                    dir->directory);
     tested = number_after(run.out, "test loss ");
     perplexity = number_after(run.out, "| test ppl ");
     assert_true(tested - loss <= 0.005 + 1e-4 && loss - tested <= 0.005 + 1e-4);
@@ -92,8 +93,8 @@ static void saved_weights_give_the_loss_that_the_run_ended_with(void **state)
 /* Without --bptt rows are as long as those of the training: 8 tokens. */
 static void rows_are_those_of_the_training(void **state)
 {
-    scratch *in = *state;
-    const char *at = in->directory;
+    scratch *dir = *state;
+    const char *at = dir->directory;
     program_run kept, given, other;
     program_succeed(&kept, "eval --init %s/model --data %s --eval-batch-size 8", at, at);
     program_succeed(&given, "eval --init %s/model --data %s " TINY_BATCH, at, at);
@@ -107,14 +108,14 @@ static void rows_are_those_of_the_training(void **state)
 
 static void split_and_stages_are_chosen(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run one, two;
-    program_succeed(&one, "eval --init %s/model --data %s --split valid " TINY_BATCH, in->directory,
-                    in->directory);
+    program_succeed(&one, "eval --init %s/model --data %s --split valid " TINY_BATCH,
+                    dir->directory, dir->directory);
     program_start(&two,
                   "eval --init %s/model --data %s --split valid " TINY_BATCH
                   " --devices cpu:0,cpu:1",
-                  in->directory, in->directory);
+                  dir->directory, dir->directory);
     assert_int_equal(two.status, 0);
     check_text(one.out, "valid loss ");
     assert_string_equal(one.out, two.out);
@@ -122,10 +123,10 @@ static void split_and_stages_are_chosen(void **state)
 
 static void batches_are_as_many_as_asked_for(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     program_succeed(&run, "eval --init %s/model --data %s " TINY_BATCH " --eval-max-batches 2",
-                    in->directory, in->directory);
+                    dir->directory, dir->directory);
     check_text(run.out, " | 128 tokens\n"); /* 2 blocks of 8 columns of 8 */
 }
 
@@ -153,7 +154,7 @@ static double loss_of_logits(const sli_safetensors_reader *reader)
 
 static void logits_of_the_first_batch_are_written(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     sl_tokens tokens;
     SCOPED(sl_vocab) *vocab = NULL;
@@ -164,10 +165,10 @@ static void logits_of_the_first_batch_are_written(void **state)
     program_succeed(&run,
                     "eval --init %s/model --data %s --bptt 3 --eval-batch-size 2 "
                     "--eval-max-batches 1 --split valid --logits %s/logits",
-                    in->directory, in->directory, in->directory);
-    check_ok(sli_safetensors_open(scratch_path(in, "logits"), &reader));
-    check_ok(sl_vocab_open(scratch_path(in, "model/tokenizer.json"), NULL, &vocab));
-    check_ok(sli_tokens_read(vocab, scratch_path(in, "valid.txt"), "", sli_whole_text, &tokens));
+                    dir->directory, dir->directory, dir->directory);
+    check_ok(sli_safetensors_open(scratch_path(dir, "logits"), &reader));
+    check_ok(sl_vocab_open(scratch_path(dir, "model/tokenizer.json"), NULL, &vocab));
+    check_ok(sli_tokens_read(vocab, scratch_path(dir, "valid.txt"), "", sli_whole_text, &tokens));
     check_ok(sl_batchify(tokens.ids, tokens.count, 2, 3, &batches));
     check_ok(sl_batches_block(&batches, 0, ids[0], ids[1]));
     assert_int_equal(sli_safetensors_count(reader), 3);
@@ -191,9 +192,9 @@ static void logits_of_the_first_batch_are_written(void **state)
 
 static void json_has_all_digits_of_the_loss(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run text, json;
-    const char *at = in->directory;
+    const char *at = dir->directory;
     program_succeed(&text, "eval --init %s/model --data %s " TINY_BATCH, at, at);
     program_succeed(&json, "eval --init %s/model --data %s " TINY_BATCH " --json", at, at);
     check_line(json.out, "^\\{\"split\": \"test\", \"loss\": [0-9]\\.[0-9]{12,}, \"perplexity\": "
@@ -210,23 +211,23 @@ static void logits_overwrite_nothing_that_is_read(void **state)
 {
     static const char *const files[] = {"model/model.safetensors", "model/tokenizer.json",
                                         "train.txt"};
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     for (int i = 0; i < 3; i++) {
         program_start(&run, "eval --init %s/model --data %s " TINY_BATCH " --logits %s/%s",
-                      in->directory, in->directory, in->directory, files[i]);
+                      dir->directory, dir->directory, dir->directory, files[i]);
         check_refused(&run, 1, "is an input and must not be overwritten\n");
     }
     program_start(&run, "eval --init %s/model --data %s " TINY_BATCH " --logits %s/no/x",
-                  in->directory, in->directory, in->directory);
+                  dir->directory, dir->directory, dir->directory);
     check_refused(&run, 1, "/no/x: its directory does not exist");
 }
 
 static void what_cannot_be_evaluated_is_refused(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
-    const char *at = in->directory;
+    const char *at = dir->directory;
     program_start(&run, "eval --data %s", at);
     check_refused(&run, 2, "eval needs --init DIR, and --data DIR|FILE or --task FILE\n");
     program_start(&run, "eval --init %s/none --data %s", at, at);
@@ -254,11 +255,11 @@ static void more_processes_than_stages_can_be_are_refused(void **state)
                                                {"WORLD_SIZE", "200"},
                                                {"LOCAL_RANK", "150"},
                                                {"LOCAL_WORLD_SIZE", "200"}};
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     for (int i = 0; i < 4; i++)
         setenv(variables[i][0], variables[i][1], 1);
-    program_start(&run, "eval --init %s/model --data %s", in->directory, in->directory);
+    program_start(&run, "eval --init %s/model --data %s", dir->directory, dir->directory);
     for (int i = 0; i < 4; i++)
         unsetenv(variables[i][0]);
     check_refused(&run, 1,
@@ -272,12 +273,12 @@ static void few_bytes_that_ask_for_a_large_model_are_refused(void **state)
         "{\"model_type\":\"sluice_transformer\",\"ntokens\":3,\"emsize\":2,\"nhid\":1,"
         "\"nlayers\":9999,\"nhead\":1,\"mask\":\"none\",\"activation\":\"relu\","
         "\"pre_norm\":true,\"tie\":false}";
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
-    assert_int_equal(mkdir(scratch_path(in, "hostile"), 0700), 0);
-    write_file(scratch_path(in, "hostile/config.json"), config, sizeof config - 1);
-    write_safetensors(scratch_path(in, "hostile/model.safetensors"), "{}", 2, 0);
-    program_start(&run, "generate --init %s/hostile", in->directory);
+    assert_int_equal(mkdir(scratch_path(dir, "hostile"), 0700), 0);
+    write_file(scratch_path(dir, "hostile/config.json"), config, sizeof config - 1);
+    write_safetensors(scratch_path(dir, "hostile/model.safetensors"), "{}", 2, 0);
+    program_start(&run, "generate --init %s/hostile", dir->directory);
     check_refused(&run, 1,
                   "its tensors have 0 elements, far fewer than the model that its config.json");
 }
@@ -285,22 +286,22 @@ static void few_bytes_that_ask_for_a_large_model_are_refused(void **state)
 static void model_without_a_file_is_refused(void **state)
 {
     static const char *const names[] = {"tokenizer.json", "config.json"};
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     for (int i = 0; i < 2; i++) {
         char away[512], name[64], expected[64];
-        snprintf(away, sizeof away, "%s/away", in->directory);
+        snprintf(away, sizeof away, "%s/away", dir->directory);
         snprintf(name, sizeof name, "model/%s", names[i]);
         snprintf(expected, sizeof expected, "/model: it has no %s", names[i]);
-        assert_int_equal(rename(scratch_path(in, name), away), 0);
-        program_start(&run, "generate --init %s/model", in->directory);
-        assert_int_equal(rename(away, scratch_path(in, name)), 0);
+        assert_int_equal(rename(scratch_path(dir, name), away), 0);
+        program_start(&run, "generate --init %s/model", dir->directory);
+        assert_int_equal(rename(away, scratch_path(dir, name)), 0);
         check_refused(&run, 1, expected);
     }
     char file[512];
-    snprintf(file, sizeof file, "%s", scratch_path(in, "model/model.safetensors"));
-    assert_int_equal(link(file, scratch_path(in, "bare")), 0);
-    program_start(&run, "generate --init %s/bare", in->directory);
+    snprintf(file, sizeof file, "%s", scratch_path(dir, "model/model.safetensors"));
+    assert_int_equal(link(file, scratch_path(dir, "bare")), 0);
+    program_start(&run, "generate --init %s/bare", dir->directory);
     check_refused(&run, 1, "/bare: it has no config.json: give the directory");
     program_succeed(&run, "generate --init %s", file);
 }
@@ -309,8 +310,8 @@ static void model_without_a_file_is_refused(void **state)
 static void models_are_shown_verified_converted_and_averaged(void **state)
 {
     static const char *const made[] = {"cut", "mean"};
-    scratch *in = *state;
-    const char *at = in->directory;
+    scratch *dir = *state;
+    const char *at = dir->directory;
     program_run run, expected;
     program_succeed(&run, "checkpoint show %s/model", at);
     check_line(run.out, "^  config\\.json +[0-9]+ B *$");
@@ -324,21 +325,21 @@ static void models_are_shown_verified_converted_and_averaged(void **state)
     for (int i = 0; i < 2; i++) {
         program_succeed(&run, "eval --init %s/%s --data %s", at, made[i], at);
         assert_string_equal(run.out, expected.out);
-        snprintf(in->path, sizeof in->path, "%s/%s/state.json", at, made[i]);
-        assert_int_not_equal(access(in->path, F_OK), 0);
-        scratch_remove_tree(in, made[i]);
+        snprintf(dir->path, sizeof dir->path, "%s/%s/state.json", at, made[i]);
+        assert_int_not_equal(access(dir->path, F_OK), 0);
+        scratch_remove_tree(dir, made[i]);
     }
 }
 
 static void model_is_shown_by_its_own_sizes(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
-    program_succeed(&run, "model --init %s/model", in->directory);
+    program_succeed(&run, "model --init %s/model", dir->directory);
     check_line(run.out, "^1 +TransformerEncoderLayer +\\[[0-9]+, [0-9]+, 16\\] ");
-    program_start(&run, "model --init %s/model --nhead 1", in->directory);
+    program_start(&run, "model --init %s/model --nhead 1", dir->directory);
     check_refused(&run, 1, "the model has nhead 2, but nhead is set to 1: remove it");
-    program_start(&run, "model --init %s/model --ntokens 9", in->directory);
+    program_start(&run, "model --init %s/model --ntokens 9", dir->directory);
     check_refused(&run, 2, "so it cannot be combined with --ntokens");
 }
 
@@ -367,12 +368,12 @@ static void more_micro_batches_than_rows_are_warned_of(void **state)
          "sluice: warning: --chunks is 5, but a batch has 4 rows: it is cut into 4 "
          "micro-batches of one row\n"},
     };
-    scratch *in = *state;
+    scratch *dir = *state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         program_run run;
         program_start(&run,
                       "train --data %s " TINY_MODEL " " TINY_BATCH " --epochs 1 --max-batches 2 %s",
-                      in->directory, cases[i].options);
+                      dir->directory, cases[i].options);
         check_warned(&run, cases[i].text);
     }
 }
@@ -380,16 +381,17 @@ static void more_micro_batches_than_rows_are_warned_of(void **state)
 /* Its member is there under another name. */
 static void model_without_the_length_of_rows_is_warned_of(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run, given;
     char text[1024], *at;
-    const char *path = scratch_path(in, "model/config.json");
+    const char *path = scratch_path(dir, "model/config.json");
     text[read_file(path, text, sizeof text - 1)] = '\0';
     assert_non_null(at = strstr(text, "context"));
     *at = 'C';
     write_file(path, text, strlen(text));
-    program_start(&run, "eval --init %s/model --data %s", in->directory, in->directory);
-    program_start(&given, "eval --init %s/model --data %s --bptt 35", in->directory, in->directory);
+    program_start(&run, "eval --init %s/model --data %s", dir->directory, dir->directory);
+    program_start(&given, "eval --init %s/model --data %s --bptt 35", dir->directory,
+                  dir->directory);
     *at = 'c';
     write_file(path, text, strlen(text));
     check_warned(&run, "sluice: warning: the model does not say how many tokens a row had in its "
@@ -400,19 +402,19 @@ static void model_without_the_length_of_rows_is_warned_of(void **state)
 
 static void words_that_the_vocabulary_does_not_have_are_named(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     program_start(&run, "generate --init %s/model --tokens 3 --prompt the$Zebras$of$<unk>",
-                  in->directory);
+                  dir->directory);
     check_warned(&run, "sluice: warning: the vocabulary does not have these words of the prompt, "
                        "which the model sees as <unk>: \"zebras\", \"of\"\n");
-    program_succeed(&run, "generate --init %s/model --tokens 3 --prompt the", in->directory);
+    program_succeed(&run, "generate --init %s/model --tokens 3 --prompt the", dir->directory);
 }
 
 static void text_that_is_mostly_unknown_is_warned_of(void **state)
 {
-    scratch *in = *state;
-    const char *at = in->directory;
+    scratch *dir = *state;
+    const char *at = dir->directory;
     program_run run;
     char expected[1024];
     program_start(&run,
@@ -440,28 +442,28 @@ static void text_that_is_mostly_unknown_is_warned_of(void **state)
 
 static void saved_model_is_cut_into_files(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     program_succeed(&run,
                     "train --data %s " TINY_MODEL " " TINY_BATCH
                     " --epochs 1 --max-batches 1 --quiet --save %s/many --shard-size 8K",
-                    in->directory, in->directory);
-    assert_int_equal(access(scratch_path(in, "many/model.safetensors.index.json"), R_OK), 0);
-    program_succeed(&run, "generate --init %s/many --tokens 2", in->directory);
-    scratch_remove_tree(in, "many");
+                    dir->directory, dir->directory);
+    assert_int_equal(access(scratch_path(dir, "many/model.safetensors.index.json"), R_OK), 0);
+    program_succeed(&run, "generate --init %s/many --tokens 2", dir->directory);
+    scratch_remove_tree(dir, "many");
 }
 
 /* What validation and test have is said, and "eval" evaluates the same part. */
 static void one_file_is_divided_for_training(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     char last[64];
     program_succeed(&run,
                     "train --data %s/train.txt " TINY_MODEL
                     " --bptt 8 --batch-size 8 --epochs 1 --eval-batch-size 4 "
                     "--max-batches 5 --save %s/one",
-                    in->directory, in->directory);
+                    dir->directory, dir->directory);
     check_line(run.out, "^  train +3,6[0-9]+ tokens  /.*/train\\.txt \\(the first 90%\\)$");
     check_line(run.out, "^  valid +19[0-9] tokens  /.*/train\\.txt \\(the next 5%\\)$");
     check_line(run.out, "^  test +[12][0-9]+ tokens  /.*/train\\.txt \\(the last 5%\\)$");
@@ -469,9 +471,9 @@ static void one_file_is_divided_for_training(void **state)
     program_succeed(&run,
                     "eval --init %s/one --data %s/train.txt --eval-batch-size 4 "
                     "--bptt 8",
-                    in->directory, in->directory);
+                    dir->directory, dir->directory);
     assert_float_equal(number_after(run.out, "test ppl"), number_after(last, "test ppl"), 0.0051);
-    scratch_remove_tree(in, "one");
+    scratch_remove_tree(dir, "one");
 }
 
 int saved_models_tests(void)

@@ -74,9 +74,9 @@ static void *call(void *argument)
     return NULL;
 }
 
-void start_call(rank_call *self, const owner *to, int rank, int ranks)
+void start_call(rank_call *self, const owner *listener, int rank, int ranks)
 {
-    *self = (rank_call){.to = &to->address, .rank = rank, .ranks = ranks};
+    *self = (rank_call){.to = &listener->address, .rank = rank, .ranks = ranks};
     assert_int_equal(pthread_create(&self->thread, NULL, call, self), 0);
 }
 
@@ -86,11 +86,12 @@ void end_call(rank_call *self)
     check_ok(self->status);
 }
 
-int open_stranger(const owner *to)
+int open_stranger(const owner *listener)
 {
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_true(fd >= 0);
-    assert_int_equal(connect(fd, &to->address.at[0].any, sizeof to->address.at[0].v4), 0);
+    assert_int_equal(connect(fd, &listener->address.at[0].any, sizeof listener->address.at[0].v4),
+                     0);
     return fd;
 }
 

@@ -33,11 +33,11 @@ typedef struct rank_call {
     sli_wire_connection connection;
 } rank_call;
 
-void start_call(rank_call *self, const owner *to, int rank, int ranks);
+void start_call(rank_call *self, const owner *listener, int rank, int ranks);
 void end_call(rank_call *self);
 
 /* The descriptor of a connection that says nothing. */
-int open_stranger(const owner *to);
+int open_stranger(const owner *listener);
 
 /* As fork; the child goes with its parent, and what it asserts in vain ends it. */
 pid_t start_child(void);

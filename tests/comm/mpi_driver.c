@@ -122,24 +122,24 @@ static void record(int64_t *to, int *count, const sl_tensor *tensor)
 static sl_status record_forward(sl_module *module, sl_pass *pass, const sl_tensor *in,
                                 sl_tensor **out)
 {
-    recorder *of = sl_module_state(module);
+    recorder *calls = sl_module_state(module);
     SL_TRY(sl_tensor_create(sl_pass_device(pass), SL_MEMORY_ACTIVATIONS, SL_F32,
                             sl_tensor_shape(in), out));
-    if (of->is_first)
-        record(of->given, &of->given_count, *out);
+    if (calls->is_first)
+        record(calls->given, &calls->given_count, *out);
     else
-        record(of->got, &of->got_count, in);
+        record(calls->got, &calls->got_count, in);
     return sl_tensor_copy(*out, in);
 }
 
 static sl_status record_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
                                  sl_tensor **grad_in)
 {
-    recorder *of = sl_module_state(module);
-    if (of->is_first)
-        record(of->got, &of->got_count, grad_out);
+    recorder *calls = sl_module_state(module);
+    if (calls->is_first)
+        record(calls->got, &calls->got_count, grad_out);
     else
-        record(of->given, &of->given_count, grad_out);
+        record(calls->given, &calls->given_count, grad_out);
     return grad_in ? sl_tensor_alias(grad_out, grad_in) : SL_OK;
 }
 
@@ -159,18 +159,18 @@ static bool was_copied(int64_t given, int64_t got)
     return false;
 }
 
-static sl_status check_copies(sl_group *group, const recorder *own)
+static sl_status check_copies(sl_group *group, const recorder *calls)
 {
     int64_t given[2][COPY_MICROS];
     int count = atomic_load(&copy_count);
-    SL_TRY(sl_group_all_gather(group, own->given, given, COPY_MICROS, SL_I64, NULL));
+    SL_TRY(sl_group_all_gather(group, calls->given, given, COPY_MICROS, SL_I64, NULL));
     if (count == 0) {
         printf("MPI cannot read another process's memory\n");
         return SL_OK;
     }
     SL_TRY(expect(count == COPY_MICROS, "%d copies, got %d", COPY_MICROS, count));
     for (int m = 0; m < COPY_MICROS; m++)
-        SL_TRY(expect(was_copied(given[own->is_first][m], own->got[m]),
+        SL_TRY(expect(was_copied(given[calls->is_first][m], calls->got[m]),
                       "micro-batch %d comes from the other stage's own tensor", m));
     return SL_OK;
 }

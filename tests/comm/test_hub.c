@@ -291,34 +291,35 @@ static void mark_runs(const sli_wire_message *message, uint64_t sequence, bool *
     }
 }
 
-static void hear(many_ranks *of, int rank, const sli_wire_message *message)
+static void hear(many_ranks *ranks, int rank, const sli_wire_message *message)
 {
-    of->messages += message->kind != SLI_WIRE_ALIVE;
-    of->ready += message->kind == SLI_HUB_READY;
-    of->ended += message->kind == SLI_HUB_END;
-    of->lost += message->kind == SLI_HUB_DEAD && strcmp(message->text, "has ended") != 0;
+    ranks->messages += message->kind != SLI_WIRE_ALIVE;
+    ranks->ready += message->kind == SLI_HUB_READY;
+    ranks->ended += message->kind == SLI_HUB_END;
+    ranks->lost += message->kind == SLI_HUB_DEAD && strcmp(message->text, "has ended") != 0;
     if (rank == 0 && message->kind == SLI_HUB_RANKS_LEFT)
-        mark_runs(message, 7, of->left);
+        mark_runs(message, 7, ranks->left);
     if (rank == 0 && message->kind == SLI_HUB_ENDED)
-        mark_runs(message, 0, of->said_bye);
+        mark_runs(message, 0, ranks->said_bye);
 }
 
 /* Reads all that has come, and says twice a second that the ranks live. */
-static void read_all(many_ranks *of)
+static void read_all(many_ranks *ranks)
 {
-    bool says = sli_clock_seconds() - of->said_alive > SLI_WIRE_ALIVE_SECONDS;
+    bool says = sli_clock_seconds() - ranks->said_alive > SLI_WIRE_ALIVE_SECONDS;
     if (says)
-        of->said_alive = sli_clock_seconds();
+        ranks->said_alive = sli_clock_seconds();
     for (int r = 0; r < MANY; r++) {
         sli_wire_message message;
-        while (sli_wire_receive(&of->connections[r], &message) == SLI_WIRE_MESSAGE)
-            hear(of, r, &message);
+        while (sli_wire_receive(&ranks->connections[r], &message) == SLI_WIRE_MESSAGE)
+            hear(ranks, r, &message);
         if (says)
-            (void)sli_wire_send(&of->connections[r], &(sli_wire_message){.kind = SLI_WIRE_ALIVE});
+            (void)sli_wire_send(&ranks->connections[r],
+                                &(sli_wire_message){.kind = SLI_WIRE_ALIVE});
     }
 }
 
-static void say(many_ranks *of, int rank, int kind)
+static void say(many_ranks *ranks, int rank, int kind)
 {
     bool is_bye = kind == SLI_HUB_BYE;
     const sli_wire_message message = {.kind = kind,
@@ -326,7 +327,7 @@ static void say(many_ranks *of, int rank, int kind)
                                       .rank = is_bye ? 0 : rank,
                                       .size = is_bye ? 0 : MANY,
                                       .sequence = kind == SLI_HUB_LEFT ? 7 : 0};
-    assert_true(sli_wire_send(&of->connections[rank], &message));
+    assert_true(sli_wire_send(&ranks->connections[rank], &message));
 }
 
 static bool are_all(const bool *ranks)
@@ -337,7 +338,7 @@ static bool are_all(const bool *ranks)
     return true;
 }
 
-static void open_many(many_ranks *of, const sli_wire_address *hub)
+static void open_many(many_ranks *ranks, const sli_wire_address *hub)
 {
     for (int r = 0; r < MANY; r++) {
         const sli_wire_call_options options = {.rank = r,
@@ -346,10 +347,10 @@ static void open_many(many_ranks *of, const sli_wire_address *hub)
                                                .host = "",
                                                .whom = "the hub",
                                                .seconds = 20};
-        check_ok(sli_wire_call(hub, &options, &of->connections[r]));
+        check_ok(sli_wire_call(hub, &options, &ranks->connections[r]));
         if (r % 100 == 0)
             for (int k = 0; k <= r; k++)
-                (void)sli_wire_send(&of->connections[k],
+                (void)sli_wire_send(&ranks->connections[k],
                                     &(sli_wire_message){.kind = SLI_WIRE_ALIVE});
     }
 }

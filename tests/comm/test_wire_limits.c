@@ -105,7 +105,7 @@ static void listener_without_files_waits_and_does_not_spin(void **state)
 /* ---- Many ranks --------------------------------------------------------------------------- */
 
 /* Ranks from `first` on, `step` apart; stays until its parent hangs up. */
-static _Noreturn void be_ranks(const owner *to, int first, int step)
+static _Noreturn void be_ranks(const owner *listener, int first, int step)
 {
     sli_wire_message message, hello = {.kind = HELLO};
     sli_wire_connection *all = calloc(MANY_RANKS, sizeof *all);
@@ -118,7 +118,7 @@ static _Noreturn void be_ranks(const owner *to, int first, int step)
                                          .whom = "it",
                                          .seconds = PATIENCE_SECONDS};
         hello.number = last = r;
-        if (!all || sli_wire_call(&to->address, &options, &all[r]) != SL_OK ||
+        if (!all || sli_wire_call(&listener->address, &options, &all[r]) != SL_OK ||
             !sli_wire_send(&all[r], &hello))
             _exit(1);
     }

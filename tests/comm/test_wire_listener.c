@@ -162,16 +162,16 @@ static void silent_strangers_do_not_keep_a_rank_out(void **state)
 }
 
 /* The first half of a rank's handshake; the second is a message. */
-static sli_wire_connection say_hello(owner *to, const sli_wire_hello *hello)
+static sli_wire_connection say_hello(owner *listener, const sli_wire_hello *hello)
 {
     unsigned char nonce[SLI_WIRE_NONCE_BYTES];
     sli_wire_message message;
-    sli_wire_connection rank = {.fd = open_stranger(to), .ranks = 2, .kinds = KINDS};
+    sli_wire_connection rank = {.fd = open_stranger(listener), .ranks = 2, .kinds = KINDS};
     assert_true(sli_wire_send_bytes(&rank, hello, sizeof *hello));
     while (sli_wire_fill(&rank, sizeof nonce) == SLI_WIRE_NOTHING)
-        sli_wire_listener_turn(to->listener, -1, 1);
+        sli_wire_listener_turn(listener->listener, -1, 1);
     sli_wire_read_bytes(&rank, nonce, sizeof nonce);
-    sli_wire_derive_keys(&rank, to->address.key, false, hello, nonce);
+    sli_wire_derive_keys(&rank, listener->address.key, false, hello, nonce);
     assert_int_equal(sli_wire_receive(&rank, &message), SLI_WIRE_MESSAGE);
     return rank;
 }

@@ -10,26 +10,26 @@
 
 static void second_claim_is_refused_until_the_first_ends(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     sli_claim *first, *second;
-    FREED char *path = strdup(scratch_path(in, "file"));
+    FREED char *path = strdup(scratch_path(dir, "file"));
     check_ok(sli_claim_create(path, &first));
     check_error(sli_claim_create(path, &second), SL_ERR_CONFLICT,
                 "file: another run that has not ended writes it");
     assert_null(second);
-    assert_int_equal(scratch_entries(in, 0), 1); /* the first one's */
+    assert_int_equal(scratch_entries(dir, 0), 1); /* the first one's */
     sli_claim_destroy(&first);
     check_ok(sli_claim_create(path, &second));
     sli_claim_destroy(&second);
-    assert_int_equal(scratch_entries(in, 0), 0);
+    assert_int_equal(scratch_entries(dir, 0), 0);
 }
 
 static void files_are_claimed_one_by_one_and_through_links(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     sli_claim *first, *second, *third;
-    char *file = strdup(scratch_path(in, "file")), *other = strdup(scratch_path(in, "file2"));
-    FREED char *link = strdup(scratch_path(in, "link"));
+    char *file = strdup(scratch_path(dir, "file")), *other = strdup(scratch_path(dir, "file2"));
+    FREED char *link = strdup(scratch_path(dir, "link"));
     check_ok(sli_claim_create(file, &first));
     check_ok(sli_claim_create(other, &second));
     assert_int_equal(symlink("file", link), 0);
@@ -44,13 +44,13 @@ static void files_are_claimed_one_by_one_and_through_links(void **state)
 
 static void claim_of_the_dead_is_removed(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     sli_claim *claim;
-    write_file(scratch_path(in, ".run.file.0123456789abcdef.tmp"), "", 0);
-    check_ok(sli_claim_create(scratch_path(in, "file"), &claim));
-    assert_int_equal(scratch_entries(in, 0), 1);
+    write_file(scratch_path(dir, ".run.file.0123456789abcdef.tmp"), "", 0);
+    check_ok(sli_claim_create(scratch_path(dir, "file"), &claim));
+    assert_int_equal(scratch_entries(dir, 0), 1);
     sli_claim_destroy(&claim);
-    assert_int_equal(scratch_entries(in, 0), 0);
+    assert_int_equal(scratch_entries(dir, 0), 0);
 }
 
 int claim_tests(void)

@@ -10,39 +10,39 @@
 #include <fcntl.h>
 #include <sys/resource.h>
 
-static int open_scratch(scratch *in)
+static int open_scratch(scratch *dir)
 {
-    int directory = open(in->directory, O_RDONLY | O_DIRECTORY);
+    int directory = open(dir->directory, O_RDONLY | O_DIRECTORY);
     assert_true(directory >= 0);
     return directory;
 }
 
-static void make_directory(scratch *in, const char *name)
+static void make_directory(scratch *dir, const char *name)
 {
-    assert_int_equal(mkdir(scratch_path(in, name), 0777), 0);
+    assert_int_equal(mkdir(scratch_path(dir, name), 0777), 0);
 }
 
-static void make_link(scratch *in, const char *target, const char *name)
+static void make_link(scratch *dir, const char *target, const char *name)
 {
-    assert_int_equal(symlink(target, scratch_path(in, name)), 0);
+    assert_int_equal(symlink(target, scratch_path(dir, name)), 0);
 }
 
-static bool exists(scratch *in, const char *name)
+static bool exists(scratch *dir, const char *name)
 {
     struct stat found;
-    return lstat(scratch_path(in, name), &found) == 0;
+    return lstat(scratch_path(dir, name), &found) == 0;
 }
 
 static void parent_is_found_whatever_slashes_follow(void **state)
 {
     static const char *const paths[] = {"name", "name/", "name///", ".//name"};
-    scratch *in = *state;
+    scratch *dir = *state;
     struct stat expected, found;
-    assert_int_equal(stat(in->directory, &expected), 0);
+    assert_int_equal(stat(dir->directory, &expected), 0);
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
         int directory;
         FREED char *name = NULL;
-        check_ok(sli_path_open_parent(scratch_path(in, paths[i]), "it", &directory, &name));
+        check_ok(sli_path_open_parent(scratch_path(dir, paths[i]), "it", &directory, &name));
         assert_string_equal(name, "name");
         assert_int_equal(fstat(directory, &found), 0);
         assert_int_equal(found.st_ino, expected.st_ino);
@@ -64,90 +64,90 @@ static void path_without_a_name_or_a_parent_is_refused(void **state)
 
 static void links_are_followed_to_where_a_file_will_be(void **state)
 {
-    scratch *in = *state;
-    char *followed, *expected = strdup(scratch_path(in, "sub/file"));
-    make_directory(in, "sub");
-    make_link(in, "sub/second", "first");
-    make_link(in, "file", "sub/second"); /* whose target is not there */
-    check_ok(sli_path_follow(scratch_path(in, "first"), &followed));
+    scratch *dir = *state;
+    char *followed, *expected = strdup(scratch_path(dir, "sub/file"));
+    make_directory(dir, "sub");
+    make_link(dir, "sub/second", "first");
+    make_link(dir, "file", "sub/second"); /* whose target is not there */
+    check_ok(sli_path_follow(scratch_path(dir, "first"), &followed));
     assert_string_equal(followed, expected);
     free(followed);
-    char *first = strdup(scratch_path(in, "first"));
+    char *first = strdup(scratch_path(dir, "first"));
     assert_true(sli_path_same_file(first, expected));
-    assert_false(sli_path_same_file(first, scratch_path(in, "sub/other")));
+    assert_false(sli_path_same_file(first, scratch_path(dir, "sub/other")));
     write_file(expected, "", 0);
     assert_true(sli_path_same_file(first, expected));
     free(first);
     free(expected);
-    assert_int_equal(unlink(scratch_path(in, "sub/file")), 0);
-    assert_int_equal(unlink(scratch_path(in, "sub/second")), 0);
+    assert_int_equal(unlink(scratch_path(dir, "sub/file")), 0);
+    assert_int_equal(unlink(scratch_path(dir, "sub/second")), 0);
 }
 
 static void links_in_a_circle_are_refused(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     char *followed;
-    make_link(in, "b", "a");
-    make_link(in, "a", "b");
-    assert_int_equal(sli_path_follow(scratch_path(in, "a"), &followed), SL_ERR_INVALID);
+    make_link(dir, "b", "a");
+    make_link(dir, "a", "b");
+    assert_int_equal(sli_path_follow(scratch_path(dir, "a"), &followed), SL_ERR_INVALID);
     assert_null(followed);
 }
 
 static void removal_takes_files_links_and_directories_of_files(void **state)
 {
-    scratch *in = *state;
-    int directory = open_scratch(in);
-    make_directory(in, "archive");
-    write_file(scratch_path(in, "archive/kept"), "x", 1);
-    make_directory(in, "old");
-    write_file(scratch_path(in, "old/a"), "x", 1);
-    make_link(in, "../archive", "old/inside");
-    make_link(in, "archive", "link");
-    write_file(scratch_path(in, "file"), "x", 1);
+    scratch *dir = *state;
+    int directory = open_scratch(dir);
+    make_directory(dir, "archive");
+    write_file(scratch_path(dir, "archive/kept"), "x", 1);
+    make_directory(dir, "old");
+    write_file(scratch_path(dir, "old/a"), "x", 1);
+    make_link(dir, "../archive", "old/inside");
+    make_link(dir, "archive", "link");
+    write_file(scratch_path(dir, "file"), "x", 1);
     assert_true(sli_directory_remove(directory, "old"));
     assert_true(sli_directory_remove(directory, "link"));
     assert_true(sli_directory_remove(directory, "file"));
     assert_false(sli_directory_remove(directory, "nothing"));
-    assert_int_equal(scratch_entries(in, 0), 1);
-    assert_true(exists(in, "archive/kept"));
+    assert_int_equal(scratch_entries(dir, 0), 1);
+    assert_true(exists(dir, "archive/kept"));
     assert_true(sli_directory_remove(directory, "archive"));
     close(directory);
 }
 
 static void directories_in_a_directory_stay(void **state)
 {
-    scratch *in = *state;
-    int directory = open_scratch(in);
-    make_directory(in, "old");
+    scratch *dir = *state;
+    int directory = open_scratch(dir);
+    make_directory(dir, "old");
     assert_true(sli_directory_is_flat(directory, "old"));
-    make_directory(in, "old/mine");
+    make_directory(dir, "old/mine");
     assert_false(sli_directory_is_flat(directory, "old"));
-    write_file(scratch_path(in, "old/mine/text"), "x", 1);
+    write_file(scratch_path(dir, "old/mine/text"), "x", 1);
     assert_false(sli_directory_remove(directory, "old"));
     assert_int_equal(errno, ENOTEMPTY);
-    assert_true(exists(in, "old/mine/text"));
-    assert_int_equal(unlink(scratch_path(in, "old/mine/text")), 0);
-    assert_int_equal(rmdir(scratch_path(in, "old/mine")), 0);
+    assert_true(exists(dir, "old/mine/text"));
+    assert_int_equal(unlink(scratch_path(dir, "old/mine/text")), 0);
+    assert_int_equal(rmdir(scratch_path(dir, "old/mine")), 0);
     close(directory);
 }
 
 static void file_that_is_open_is_removed_by_its_path_and_nothing_else(void **state)
 {
-    scratch *in = *state;
-    write_file(scratch_path(in, "file"), "x", 1);
-    make_link(in, "file", "link");
-    FREED char *link = strdup(scratch_path(in, "link"));
+    scratch *dir = *state;
+    write_file(scratch_path(dir, "file"), "x", 1);
+    make_link(dir, "file", "link");
+    FREED char *link = strdup(scratch_path(dir, "link"));
     int descriptor = open(link, O_RDONLY);
-    assert_int_equal(rename(scratch_path(in, "file"), link), 0); /* the link is gone */
-    make_link(in, "other", "file");
-    write_file(scratch_path(in, "other"), "y", 1);
-    sli_file_remove_open(scratch_path(in, "file"), descriptor); /* leads elsewhere */
-    assert_true(exists(in, "file") && exists(in, "other") && exists(in, "link"));
-    assert_int_equal(unlink(scratch_path(in, "file")), 0);
-    make_link(in, "link", "file");
-    sli_file_remove_open(scratch_path(in, "file"), descriptor);
-    assert_true(exists(in, "file")); /* the link stays, its target goes */
-    assert_false(exists(in, "link"));
+    assert_int_equal(rename(scratch_path(dir, "file"), link), 0); /* the link is gone */
+    make_link(dir, "other", "file");
+    write_file(scratch_path(dir, "other"), "y", 1);
+    sli_file_remove_open(scratch_path(dir, "file"), descriptor); /* leads elsewhere */
+    assert_true(exists(dir, "file") && exists(dir, "other") && exists(dir, "link"));
+    assert_int_equal(unlink(scratch_path(dir, "file")), 0);
+    make_link(dir, "link", "file");
+    sli_file_remove_open(scratch_path(dir, "file"), descriptor);
+    assert_true(exists(dir, "file")); /* the link stays, its target goes */
+    assert_false(exists(dir, "link"));
     close(descriptor);
 }
 
@@ -172,29 +172,29 @@ static bool accept_all(const void *context, const char *of)
 
 static void what_has_no_status_keeps_the_callers_error(void **state)
 {
-    scratch *in = *state;
-    int directory = open_scratch(in);
-    FREED char *circle = strdup(scratch_path(in, "a"));
-    make_link(in, "b", "a");
-    make_link(in, "a", "b");
-    make_directory(in, "old");
-    make_directory(in, "old/mine");
-    make_directory(in, "full");
-    write_file(scratch_path(in, "full/file"), "x", 1);
+    scratch *dir = *state;
+    int directory = open_scratch(dir);
+    FREED char *circle = strdup(scratch_path(dir, "a"));
+    make_link(dir, "b", "a");
+    make_link(dir, "a", "b");
+    make_directory(dir, "old");
+    make_directory(dir, "old/mine");
+    make_directory(dir, "full");
+    write_file(scratch_path(dir, "full/file"), "x", 1);
     (void)sl_error(SL_ERR_IO, "the first error");
     assert_false(sli_directory_is_flat(directory, "old"));
     assert_string_equal(sl_error_text(), "the first error");
-    assert_false(sli_path_same_file(circle, scratch_path(in, "no/where")));
-    assert_false(sli_path_same_file(scratch_path(in, "no/where"), circle));
+    assert_false(sli_path_same_file(circle, scratch_path(dir, "no/where")));
+    assert_false(sli_path_same_file(scratch_path(dir, "no/where"), circle));
     assert_string_equal(sl_error_text(), "the first error");
     sli_file_remove_open(circle, directory);
-    sli_file_remove_open(scratch_path(in, "no/where"), directory);
+    sli_file_remove_open(scratch_path(dir, "no/where"), directory);
     assert_string_equal(sl_error_text(), "the first error");
     assert_false(remove_without_descriptors(directory));
     assert_string_equal(sl_error_text(), "the first error");
     sli_temporary_sweep(-1, accept_all, NULL);
     assert_string_equal(sl_error_text(), "the first error");
-    assert_int_equal(rmdir(scratch_path(in, "old/mine")), 0);
+    assert_int_equal(rmdir(scratch_path(dir, "old/mine")), 0);
     assert_true(sli_directory_remove(directory, "old"));
     assert_true(sli_directory_remove(directory, "full"));
     close(directory);
@@ -202,11 +202,11 @@ static void what_has_no_status_keeps_the_callers_error(void **state)
 
 static void whole_file_is_read_up_to_a_maximum(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     char *path, *data;
     size_t bytes;
-    check_ok(sli_path_join(in->directory, "file", &path));
-    assert_string_equal(path, scratch_path(in, "file"));
+    check_ok(sli_path_join(dir->directory, "file", &path));
+    assert_string_equal(path, scratch_path(dir, "file"));
     write_file(path, "some text", 9);
     check_ok(sli_file_read(path, 9, &data, &bytes));
     assert_int_equal(bytes, 9);
@@ -220,14 +220,14 @@ static void whole_file_is_read_up_to_a_maximum(void **state)
 
 static void what_is_no_file_is_not_read(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     char *data;
     size_t bytes;
-    check_error(sli_file_read(scratch_path(in, "none"), 9, &data, &bytes), SL_ERR_NOT_FOUND,
+    check_error(sli_file_read(scratch_path(dir, "none"), 9, &data, &bytes), SL_ERR_NOT_FOUND,
                 "none: cannot be opened: No such file");
-    check_error(sli_file_read(in->directory, 9, &data, &bytes), SL_ERR_FORMAT, "is a directory");
-    assert_int_equal(mkfifo(scratch_path(in, "pipe"), 0600), 0);
-    check_error(sli_file_read(scratch_path(in, "pipe"), 9, &data, &bytes), SL_ERR_FORMAT,
+    check_error(sli_file_read(dir->directory, 9, &data, &bytes), SL_ERR_FORMAT, "is a directory");
+    assert_int_equal(mkfifo(scratch_path(dir, "pipe"), 0600), 0);
+    check_error(sli_file_read(scratch_path(dir, "pipe"), 9, &data, &bytes), SL_ERR_FORMAT,
                 "is a device or pipe");
     assert_null(data);
 }

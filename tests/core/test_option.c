@@ -35,10 +35,10 @@ static sl_status parse_range(const char *text, void *to)
 
 static char *print_range(const void *from)
 {
-    const object *at = from;
+    const object *o = from;
     char text[32];
-    snprintf(text, sizeof text, "%d-%d", at->low, at->high);
-    return at->high ? strdup(text) : NULL;
+    snprintf(text, sizeof text, "%d-%d", o->low, o->high);
+    return o->high ? strdup(text) : NULL;
 }
 
 static const char *const colors[] = {"red", "green", "blue", NULL};

@@ -33,8 +33,8 @@ static void assert_create_refused(const char *path, sl_status expected, const ch
 
 static void commit_replaces_the_old_content(void **state)
 {
-    scratch *in = *state;
-    char *path = scratch_path(in, "file");
+    scratch *dir = *state;
+    char *path = scratch_path(dir, "file");
     write_file(path, "a longer old content", 20);
     sli_replace_file *file;
     check_ok(sli_replace_file_create(path, &file));
@@ -42,29 +42,29 @@ static void commit_replaces_the_old_content(void **state)
     check_ok(sli_replace_file_write(file, 1, "ew", 2));
     check_ok(sli_replace_file_write(file, 0, "n", 1));
     assert_content(path, "a longer old content");
-    assert_int_equal(scratch_entries(in, 0), 2);
+    assert_int_equal(scratch_entries(dir, 0), 2);
     check_ok(sli_replace_file_commit(file));
     sli_replace_file_destroy(&file);
     assert_null(file);
     assert_content(path, "new");
-    assert_int_equal(scratch_entries(in, 0), 1);
+    assert_int_equal(scratch_entries(dir, 0), 1);
 }
 
 static void whole_file_is_written_at_once(void **state)
 {
-    scratch *in = *state;
-    char *path = scratch_path(in, "file");
+    scratch *dir = *state;
+    char *path = scratch_path(dir, "file");
     check_ok(sli_file_write(path, "old", 3));
     check_ok(sli_file_write(path, "newer", 5));
     assert_content(path, "newer");
-    assert_int_equal(scratch_entries(in, 0), 1);
-    check_error(sli_file_write(in->directory, "new", 3), SL_ERR_INVALID, "it is a directory");
+    assert_int_equal(scratch_entries(dir, 0), 1);
+    check_error(sli_file_write(dir->directory, "new", 3), SL_ERR_INVALID, "it is a directory");
 }
 
 static void what_is_left_can_be_opened_again(void **state)
 {
-    scratch *in = *state;
-    char *path = scratch_path(in, "file"), temporary[SLI_TEMPORARY_BYTES];
+    scratch *dir = *state;
+    char *path = scratch_path(dir, "file"), temporary[SLI_TEMPORARY_BYTES];
     sli_replace_file *file;
     write_file(path, "old", 3);
     check_ok(sli_replace_file_create(path, &file));
@@ -72,7 +72,7 @@ static void what_is_left_can_be_opened_again(void **state)
     strcpy(temporary, sli_replace_file_temporary(file));
     sli_replace_file_leave(&file);
     assert_null(file);
-    assert_int_equal(scratch_entries(in, 0), 2);
+    assert_int_equal(scratch_entries(dir, 0), 2);
     check_error(sli_replace_file_reopen(path, ".other." NUMBER ".tmp", 3, &file), SL_ERR_FORMAT,
                 "expected its temporary name");
     check_error(sli_replace_file_reopen(path, ".file." NUMBER ".tmp", 3, &file), SL_ERR_NOT_FOUND,
@@ -83,11 +83,11 @@ static void what_is_left_can_be_opened_again(void **state)
     check_ok(sli_replace_file_commit(file));
     sli_replace_file_destroy(&file);
     assert_content(path, "newer");
-    assert_int_equal(scratch_entries(in, 0), 1);
+    assert_int_equal(scratch_entries(dir, 0), 1);
     check_ok(sli_replace_file_create(path, &file));
     sli_replace_file_leave(&file);
     check_ok(sli_file_write(path, "last", 4)); /* anew: what was left goes */
-    assert_int_equal(scratch_entries(in, 0), 1);
+    assert_int_equal(scratch_entries(dir, 0), 1);
 }
 
 static void commit_gives_the_mode_that_the_umask_asks_for(void **state)
@@ -104,43 +104,43 @@ static void commit_gives_the_mode_that_the_umask_asks_for(void **state)
     assert_int_equal(found.st_mode & 0777, 0640);
 }
 
-static void check_replaces_target(scratch *in, const char *link)
+static void check_replaces_target(scratch *dir, const char *link)
 {
     struct stat found;
     check_ok(sli_file_write(link, "new", 3));
     assert_int_equal(lstat(link, &found), 0);
     assert_true(S_ISLNK(found.st_mode));
-    assert_content(scratch_path(in, "target"), "new");
-    assert_int_equal(scratch_entries(in, 0), 2);
+    assert_content(scratch_path(dir, "target"), "new");
+    assert_int_equal(scratch_entries(dir, 0), 2);
 }
 
 static void commit_through_a_symbolic_link_replaces_its_target(void **state)
 {
-    scratch *in = *state;
-    write_file(scratch_path(in, "target"), "old", 3);
-    char *path = scratch_path(in, "link");
+    scratch *dir = *state;
+    write_file(scratch_path(dir, "target"), "old", 3);
+    char *path = scratch_path(dir, "link");
     assert_int_equal(symlink("target", path), 0);
-    check_replaces_target(in, path);
+    check_replaces_target(dir, path);
 }
 
 static void commit_through_a_link_to_nothing_makes_its_target(void **state)
 {
-    scratch *in = *state;
-    char *path = scratch_path(in, "link");
+    scratch *dir = *state;
+    char *path = scratch_path(dir, "link");
     assert_int_equal(symlink("target", path), 0);
     sli_replace_file *file;
     check_ok(sli_replace_file_create(path, &file));
     sli_replace_file_destroy(&file);
-    assert_int_equal(scratch_entries(in, 0), 1); /* the link */
-    check_replaces_target(in, path);
+    assert_int_equal(scratch_entries(dir, 0), 1); /* the link */
+    check_replaces_target(dir, path);
 }
 
 static void commit_in_the_working_directory_needs_no_slash(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     char before[4096];
     assert_non_null(getcwd(before, sizeof before));
-    assert_int_equal(chdir(in->directory), 0);
+    assert_int_equal(chdir(dir->directory), 0);
     sli_replace_file *file;
     sl_status status = sli_replace_file_create("bare", &file);
     if (status == SL_OK)
@@ -148,54 +148,54 @@ static void commit_in_the_working_directory_needs_no_slash(void **state)
     sli_replace_file_destroy(&file);
     assert_int_equal(chdir(before), 0);
     assert_int_equal(status, SL_OK);
-    assert_content(scratch_path(in, "bare"), "");
+    assert_content(scratch_path(dir, "bare"), "");
 }
 
 static void destroy_without_commit_leaves_the_old_content_and_no_trace(void **state)
 {
-    scratch *in = *state;
-    char *path = scratch_path(in, "file");
+    scratch *dir = *state;
+    char *path = scratch_path(dir, "file");
     write_file(path, "old", 3);
     sli_replace_file *file;
     check_ok(sli_replace_file_create(path, &file));
     check_ok(sli_replace_file_write(file, 0, "new", 3));
     sli_replace_file_destroy(&file);
     assert_content(path, "old");
-    assert_int_equal(scratch_entries(in, 0), 1);
+    assert_int_equal(scratch_entries(dir, 0), 1);
 }
 
 static void create_where_no_file_can_be_is_refused(void **state)
 {
-    scratch *in = *state;
-    write_file(scratch_path(in, "file"), "", 0);
+    scratch *dir = *state;
+    write_file(scratch_path(dir, "file"), "", 0);
     assert_create_refused("", SL_ERR_INVALID, "must not be empty");
     assert_create_refused("/dev/full", SL_ERR_INVALID, "it is no regular file");
-    assert_create_refused(in->directory, SL_ERR_INVALID, "it is a directory");
-    assert_create_refused(scratch_path(in, "absent/file"), SL_ERR_NOT_FOUND,
+    assert_create_refused(dir->directory, SL_ERR_INVALID, "it is a directory");
+    assert_create_refused(scratch_path(dir, "absent/file"), SL_ERR_NOT_FOUND,
                           "its directory does not exist");
-    assert_create_refused(scratch_path(in, "file/file"), SL_ERR_NOT_FOUND,
+    assert_create_refused(scratch_path(dir, "file/file"), SL_ERR_NOT_FOUND,
                           "its directory cannot be opened: Not a directory");
-    assert_int_equal(scratch_entries(in, 0), 1);
+    assert_int_equal(scratch_entries(dir, 0), 1);
 }
 
 static void commit_over_a_new_directory_fails_and_leaves_no_trace(void **state)
 {
-    scratch *in = *state;
-    char *path = scratch_path(in, "file");
+    scratch *dir = *state;
+    char *path = scratch_path(dir, "file");
     sli_replace_file *file;
     check_ok(sli_replace_file_create(path, &file));
     assert_int_equal(mkdir(path, 0700), 0);
     assert_int_equal(sli_replace_file_commit(file), SL_ERR_IO);
     assert_non_null(strstr(sl_error_text(), "cannot be given its name: Is a directory"));
     sli_replace_file_destroy(&file);
-    assert_int_equal(scratch_entries(in, 0), 1);
+    assert_int_equal(scratch_entries(dir, 0), 1);
 }
 
 /* A limit on the size of files stands for a disk that fills up after space was reserved. */
 static void write_that_fails_leaves_the_old_content_and_no_trace(void **state)
 {
-    scratch *in = *state;
-    char *path = scratch_path(in, "file"), block[4096] = {0};
+    scratch *dir = *state;
+    char *path = scratch_path(dir, "file"), block[4096] = {0};
     write_file(path, "old", 3);
     sli_replace_file *file;
     check_ok(sli_replace_file_create(path, &file));
@@ -214,24 +214,24 @@ static void write_that_fails_leaves_the_old_content_and_no_trace(void **state)
     assert_int_equal(second, SL_ERR_IO);
     assert_non_null(strstr(sl_error_text(), "cannot be written: File too large"));
     assert_content(path, "old");
-    assert_int_equal(scratch_entries(in, 0), 1);
+    assert_int_equal(scratch_entries(dir, 0), 1);
 }
 
 static int unmount(void **state)
 {
-    scratch *in = *state;
-    umount2(in->directory, MNT_DETACH); /* fails where mounting did */
+    scratch *dir = *state;
+    umount2(dir->directory, MNT_DETACH); /* fails where mounting did */
     return scratch_remove(state);
 }
 
 static void full_disk_is_found_before_and_while_writing(void **state)
 {
-    scratch *in = *state;
-    if (mount("sluice-test", in->directory, "tmpfs", 0, "size=16k") != 0) {
+    scratch *dir = *state;
+    if (mount("sluice-test", dir->directory, "tmpfs", 0, "size=16k") != 0) {
         print_message("skipped: mounting a small tmpfs: %s\n", strerror(errno));
         skip();
     }
-    char *path = scratch_path(in, "file"), block[16384] = {0};
+    char *path = scratch_path(dir, "file"), block[16384] = {0};
     write_file(path, "old", 3);
     sli_replace_file *file;
     check_ok(sli_replace_file_create(path, &file));
@@ -241,15 +241,15 @@ static void full_disk_is_found_before_and_while_writing(void **state)
     assert_non_null(strstr(sl_error_text(), "cannot be written: No space left"));
     sli_replace_file_destroy(&file);
     assert_content(path, "old");
-    assert_int_equal(scratch_entries(in, 0), 1);
+    assert_int_equal(scratch_entries(dir, 0), 1);
 }
 
 /* ---- Temporary names -------------------------------------------------------------------- */
 
-static bool exists(scratch *in, const char *name)
+static bool exists(scratch *dir, const char *name)
 {
     struct stat found;
-    return lstat(scratch_path(in, name), &found) == 0;
+    return lstat(scratch_path(dir, name), &found) == 0;
 }
 
 static void names_are_parsed_back(void **state)
@@ -289,50 +289,50 @@ static void other_names_are_not_temporary(void **state)
 
 /* Leftovers of "model": a file, a directory with files, one that was being removed twice, a link.
  */
-static void make_leftovers(scratch *in)
+static void make_leftovers(scratch *dir)
 {
-    write_file(scratch_path(in, ".model." NUMBER ".tmp"), "x", 1);
-    assert_int_equal(mkdir(scratch_path(in, ".model.1123456789abcdef.tmp"), 0777), 0);
-    write_file(scratch_path(in, ".model.1123456789abcdef.tmp/a"), "x", 1);
-    assert_int_equal(mkdir(scratch_path(in, "..model." NUMBER ".tmp.2123456789abcdef.tmp"), 0777),
+    write_file(scratch_path(dir, ".model." NUMBER ".tmp"), "x", 1);
+    assert_int_equal(mkdir(scratch_path(dir, ".model.1123456789abcdef.tmp"), 0777), 0);
+    write_file(scratch_path(dir, ".model.1123456789abcdef.tmp/a"), "x", 1);
+    assert_int_equal(mkdir(scratch_path(dir, "..model." NUMBER ".tmp.2123456789abcdef.tmp"), 0777),
                      0);
-    assert_int_equal(symlink("mine", scratch_path(in, ".model.3123456789abcdef.tmp")), 0);
+    assert_int_equal(symlink("mine", scratch_path(dir, ".model.3123456789abcdef.tmp")), 0);
 }
 
-static void make_others(scratch *in)
+static void make_others(scratch *dir)
 {
-    write_file(scratch_path(in, "mine"), "x", 1);
-    write_file(scratch_path(in, ".model2." NUMBER ".tmp"), "x", 1);
-    write_file(scratch_path(in, ".model.tmp"), "x", 1);
-    write_file(scratch_path(in, ".model.notes.tmp"), "x", 1);
+    write_file(scratch_path(dir, "mine"), "x", 1);
+    write_file(scratch_path(dir, ".model2." NUMBER ".tmp"), "x", 1);
+    write_file(scratch_path(dir, ".model.tmp"), "x", 1);
+    write_file(scratch_path(dir, ".model.notes.tmp"), "x", 1);
 }
 
 static void next_file_of_the_name_removes_leftovers_and_nothing_else(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     sli_replace_file *file;
-    make_leftovers(in);
-    make_others(in);
-    check_ok(sli_replace_file_create(scratch_path(in, "model"), &file));
-    assert_int_equal(scratch_entries(in, 0), 4 + 1);
+    make_leftovers(dir);
+    make_others(dir);
+    check_ok(sli_replace_file_create(scratch_path(dir, "model"), &file));
+    assert_int_equal(scratch_entries(dir, 0), 4 + 1);
     check_ok(sli_replace_file_commit(file));
     sli_replace_file_destroy(&file);
-    assert_int_equal(scratch_entries(in, 0), 4 + 1);
-    assert_true(exists(in, "mine") && exists(in, "model") && exists(in, ".model.notes.tmp"));
+    assert_int_equal(scratch_entries(dir, 0), 4 + 1);
+    assert_true(exists(dir, "mine") && exists(dir, "model") && exists(dir, ".model.notes.tmp"));
 }
 
 static void next_directory_of_the_name_removes_leftovers_and_nothing_else(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     sli_replace_directory *directory;
-    make_leftovers(in);
-    make_others(in);
-    check_ok(sli_replace_directory_create(scratch_path(in, "model/"), &directory));
-    assert_int_equal(scratch_entries(in, 0), 4 + 1);
+    make_leftovers(dir);
+    make_others(dir);
+    check_ok(sli_replace_directory_create(scratch_path(dir, "model/"), &directory));
+    assert_int_equal(scratch_entries(dir, 0), 4 + 1);
     check_ok(sli_replace_directory_commit(directory, false));
     sli_replace_directory_destroy(&directory);
-    assert_int_equal(scratch_entries(in, 0), 4 + 1);
-    assert_true(exists(in, "mine") && exists(in, "model"));
+    assert_int_equal(scratch_entries(dir, 0), 4 + 1);
+    assert_true(exists(dir, "mine") && exists(dir, "model"));
 }
 
 /* The text that a process has written to a pipe; empty where it has ended. */
@@ -343,7 +343,7 @@ static void wait_for_word(int from)
 }
 
 /* A process that writes both, says so, and waits to be killed. */
-static pid_t start_writer(scratch *in, int *said)
+static pid_t start_writer(scratch *dir, int *said)
 {
     int words[2];
     assert_int_equal(pipe(words), 0);
@@ -351,8 +351,9 @@ static pid_t start_writer(scratch *in, int *said)
     if (writer == 0) {
         sli_replace_file *file;
         sli_replace_directory *directory;
-        bool started = sli_replace_file_create(scratch_path(in, "model"), &file) == SL_OK &&
-                       sli_replace_directory_join(scratch_path(in, "best"), 7, &directory) == SL_OK;
+        bool started =
+            sli_replace_file_create(scratch_path(dir, "model"), &file) == SL_OK &&
+            sli_replace_directory_join(scratch_path(dir, "best"), 7, &directory) == SL_OK;
         if (started && write(words[1], "x", 1) == 1)
             pause();
         _exit(1);
@@ -362,37 +363,37 @@ static pid_t start_writer(scratch *in, int *said)
     return writer;
 }
 
-static void replace_both(scratch *in)
+static void replace_both(scratch *dir)
 {
     sli_replace_file *file;
     SCOPED(sli_replace_directory) *directory = NULL;
-    check_ok(sli_replace_file_create(scratch_path(in, "model"), &file));
+    check_ok(sli_replace_file_create(scratch_path(dir, "model"), &file));
     sli_replace_file_destroy(&file);
-    check_ok(sli_replace_directory_create(scratch_path(in, "best"), &directory));
+    check_ok(sli_replace_directory_create(scratch_path(dir, "best"), &directory));
 }
 
 static void what_a_live_process_writes_is_no_leftover(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     int said;
-    pid_t writer = start_writer(in, &said);
+    pid_t writer = start_writer(dir, &said);
     assert_true(writer > 0);
     wait_for_word(said);
-    replace_both(in);
-    int living = scratch_entries(in, 0);
+    replace_both(dir);
+    int living = scratch_entries(dir, 0);
     assert_int_equal(kill(writer, SIGKILL), 0);
     assert_int_equal(waitpid(writer, NULL, 0), writer);
     assert_int_equal(living, 2);
-    replace_both(in);
-    assert_int_equal(scratch_entries(in, 0), 0);
+    replace_both(dir);
+    assert_int_equal(scratch_entries(dir, 0), 0);
     close(said);
 }
 
 /* A sweep that comes between the creation and its lock takes the file away. */
 static void name_that_was_swept_before_its_lock_is_not_held(void **state)
 {
-    scratch *in = *state;
-    int directory = open(in->directory, O_RDONLY | O_DIRECTORY);
+    scratch *dir = *state;
+    int directory = open(dir->directory, O_RDONLY | O_DIRECTORY);
     int file = openat(directory, ".model." NUMBER ".tmp", O_RDWR | O_CREAT, 0666);
     sli_temporary_sweep_name(directory, "model");
     assert_false(sli_temporary_hold(directory, ".model." NUMBER ".tmp", file));
@@ -400,10 +401,10 @@ static void name_that_was_swept_before_its_lock_is_not_held(void **state)
     file = openat(directory, ".model." NUMBER ".tmp", O_RDWR | O_CREAT, 0666);
     assert_true(sli_temporary_hold(directory, ".model." NUMBER ".tmp", file));
     sli_temporary_sweep_name(directory, "model");
-    assert_int_equal(scratch_entries(in, 0), 1);
+    assert_int_equal(scratch_entries(dir, 0), 1);
     close(file);
     sli_temporary_sweep_name(directory, "model");
-    assert_int_equal(scratch_entries(in, 0), 0);
+    assert_int_equal(scratch_entries(dir, 0), 0);
     close(directory);
 }
 

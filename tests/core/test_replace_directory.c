@@ -156,35 +156,35 @@ static void impossible_place_is_refused(void **state)
 /* A link of the name goes, what it leads to stays. */
 static void link_is_replaced_or_removed_and_its_target_stays(void **state)
 {
-    scratch *in = *state;
-    FREED char *path = strdup(scratch_path(in, "link"));
-    assert_int_equal(mkdir(scratch_path(in, "archive"), 0777), 0);
-    write_file(scratch_path(in, "archive/kept"), "x", 1);
+    scratch *dir = *state;
+    FREED char *path = strdup(scratch_path(dir, "link"));
+    assert_int_equal(mkdir(scratch_path(dir, "archive"), 0777), 0);
+    write_file(scratch_path(dir, "archive/kept"), "x", 1);
     assert_int_equal(symlink("archive", path), 0);
     check_ok(sli_remove_directory(path));
-    assert_int_equal(scratch_entries(in, 0), 1);
+    assert_int_equal(scratch_entries(dir, 0), 1);
     assert_int_equal(symlink("archive", path), 0);
     commit(path, "new");
-    assert_int_equal(scratch_entries(in, 0), 2);
-    assert_int_equal(access(scratch_path(in, "link/new"), F_OK), 0);
-    assert_int_equal(access(scratch_path(in, "archive/kept"), F_OK), 0);
+    assert_int_equal(scratch_entries(dir, 0), 2);
+    assert_int_equal(access(scratch_path(dir, "link/new"), F_OK), 0);
+    assert_int_equal(access(scratch_path(dir, "archive/kept"), F_OK), 0);
     check_ok(sli_remove_directory(path));
-    check_ok(sli_remove_directory(scratch_path(in, "archive")));
+    check_ok(sli_remove_directory(scratch_path(dir, "archive")));
 }
 
 static void files_and_directories_of_directories_are_not_removed(void **state)
 {
-    scratch *in = *state;
-    write_file(scratch_path(in, "file"), "x", 1);
-    assert_int_equal(sli_remove_directory(scratch_path(in, "file")), SL_ERR_INVALID);
-    assert_int_equal(mkdir(scratch_path(in, "old"), 0777), 0);
-    assert_int_equal(mkdir(scratch_path(in, "old/mine"), 0777), 0);
-    write_file(scratch_path(in, "old/a"), "x", 1);
-    assert_int_equal(sli_remove_directory(scratch_path(in, "old")), SL_ERR_INVALID);
-    assert_int_equal(access(scratch_path(in, "old/a"), F_OK), 0);
-    assert_int_equal(access(scratch_path(in, "file"), F_OK), 0);
-    assert_int_equal(unlink(scratch_path(in, "old/a")), 0);
-    assert_int_equal(rmdir(scratch_path(in, "old/mine")), 0);
+    scratch *dir = *state;
+    write_file(scratch_path(dir, "file"), "x", 1);
+    assert_int_equal(sli_remove_directory(scratch_path(dir, "file")), SL_ERR_INVALID);
+    assert_int_equal(mkdir(scratch_path(dir, "old"), 0777), 0);
+    assert_int_equal(mkdir(scratch_path(dir, "old/mine"), 0777), 0);
+    write_file(scratch_path(dir, "old/a"), "x", 1);
+    assert_int_equal(sli_remove_directory(scratch_path(dir, "old")), SL_ERR_INVALID);
+    assert_int_equal(access(scratch_path(dir, "old/a"), F_OK), 0);
+    assert_int_equal(access(scratch_path(dir, "file"), F_OK), 0);
+    assert_int_equal(unlink(scratch_path(dir, "old/a")), 0);
+    assert_int_equal(rmdir(scratch_path(dir, "old/mine")), 0);
 }
 
 int replace_directory_tests(void)

@@ -102,101 +102,101 @@ typedef struct list {
     random_source random;
 } list;
 
-static case_spec *add(list *to, case_kind kind, const int64_t size[4])
+static case_spec *add(list *cases, case_kind kind, const int64_t size[4])
 {
-    if (to->count == to->room) {
-        to->room = 2 * to->room + 64;
-        to->specs = realloc(to->specs, to->room * sizeof *to->specs);
-        if (!to->specs)
+    if (cases->count == cases->room) {
+        cases->room = 2 * cases->room + 64;
+        cases->specs = realloc(cases->specs, cases->room * sizeof *cases->specs);
+        if (!cases->specs)
             abort();
     }
-    case_spec *spec = &to->specs[to->count++];
+    case_spec *spec = &cases->specs[cases->count++];
     *spec = (case_spec){.kind = kind, .size = {size[0], size[1], size[2], size[3]}};
     return spec;
 }
 
-static case_spec *add_random(list *to, case_kind kind, const int64_t size[4])
+static case_spec *add_random(list *cases, case_kind kind, const int64_t size[4])
 {
     static const float rates[] = {0, 0, 0.1f, 0.2f, 0.5f, 0.9f};
-    case_spec *spec = add(to, kind, size);
-    spec->flags = random_bits(&to->random) & case_operations[kind].flags;
+    case_spec *spec = add(cases, kind, size);
+    spec->flags = random_bits(&cases->random) & case_operations[kind].flags;
     if (kind >= CASE_GEMM && kind != CASE_CROSS_ENTROPY)
-        spec->p = rates[random_below(&to->random, COUNT_OF(rates))];
+        spec->p = rates[random_below(&cases->random, COUNT_OF(rates))];
     return spec;
 }
 
-static void add_flat(list *to)
+static void add_flat(list *cases)
 {
     for (int i = 0; i < COUNT_OF(bytes); i++)
         for (case_kind kind = CASE_COPY; kind <= CASE_ZERO; kind++)
-            add(to, kind, (int64_t[4]){bytes[i]});
+            add(cases, kind, (int64_t[4]){bytes[i]});
     for (int i = 0; i < COUNT_OF(counts); i++) {
         const int64_t size[4] = {counts[i]};
-        add(to, CASE_ADD, size);
+        add(cases, CASE_ADD, size);
         for (int k = 0; k < 4; k++) {
-            add_random(to, CASE_SGD, size);
-            add_random(to, CASE_ADAMW, size);
+            add_random(cases, CASE_SGD, size);
+            add_random(cases, CASE_ADAMW, size);
         }
         for (case_kind kind = CASE_NORM_TERMS; kind <= CASE_INITIALIZE; kind++) {
-            add(to, kind, size);
-            add(to, kind, size)->flags = WITH_L1;
-            add(to, kind, size)->flags = WITH_INF;
+            add(cases, kind, size);
+            add(cases, kind, size)->flags = WITH_L1;
+            add(cases, kind, size)->flags = WITH_INF;
         }
     }
 }
 
-static void add_panels(list *to)
+static void add_panels(list *cases)
 {
     static const unsigned layout[] = {WITH_TRANSPOSED_A, WITH_TRANSPOSED_B, WITH_LONG_ROWS,
                                       WITH_BETA};
     for (int i = 0; i < COUNT_OF(panels); i++)
         for (int bits = 0; bits < 16; bits++) {
-            case_spec *spec = add_random(to, CASE_GEMM, panels[i]);
+            case_spec *spec = add_random(cases, CASE_GEMM, panels[i]);
             for (int bit = 0; bit < 4; bit++)
                 spec->flags = (spec->flags & ~layout[bit]) | (bits >> bit & 1 ? layout[bit] : 0);
         }
 }
 
-static int64_t any(list *to, const int64_t *of, int64_t count)
+static int64_t any(list *cases, const int64_t *of, int64_t count)
 {
-    return of[random_below(&to->random, count)];
+    return of[random_below(&cases->random, count)];
 }
-#define ANY(list) any(to, list, COUNT_OF(list))
+#define ANY(list) any(cases, list, COUNT_OF(list))
 
 /* Rows that end at, before and behind what masks are drawn for at once; rates at the ends. */
-static void add_masks(list *to)
+static void add_masks(list *cases)
 {
     static const int64_t ends[] = {1, 3, 4, 35, 64, 200, 257, 1023, 1024, 1025, 4100};
     static const float rates[] = {0.1f, 0.2f, 0.5f, 0.999f, 0x1p-24f, 1};
     for (int i = 0; i < COUNT_OF(ends) * 2; i++)
-        add(to, CASE_ADD_DROPOUT, (int64_t[4]){ends[i / 2] > 300 ? 25 : 150, ends[i / 2]})->p =
+        add(cases, CASE_ADD_DROPOUT, (int64_t[4]){ends[i / 2] > 300 ? 25 : 150, ends[i / 2]})->p =
             rates[i % COUNT_OF(rates)];
 }
 
-static void add_heads(list *to, const int64_t size[4], unsigned precision)
+static void add_heads(list *cases, const int64_t size[4], unsigned precision)
 {
     for (case_kind kind = CASE_ATTENTION; kind <= CASE_ATTENTION_BACKWARD; kind++) {
-        case_spec *spec = add_random(to, kind, size);
+        case_spec *spec = add_random(cases, kind, size);
         spec->flags = (spec->flags & ~(WITH_BF16 | WITH_TF32)) | precision;
     }
 }
 
 /* Heads of more columns than three of a kernel's tiles have, in each precision; and in bf16 of more
  * rows than a GPU's block, in each width of its kernels. */
-static void add_wide_heads(list *to)
+static void add_wide_heads(list *cases)
 {
     static const int64_t wide[][4] = {{1, 70, 2, 200}, {1, 67, 1, 256}};
     static const int64_t high[][4] = {{1, 150, 1, 72}, {1, 140, 2, 136}};
     static const unsigned precisions[] = {0, WITH_BF16, WITH_TF32};
     for (int i = 0; i < COUNT_OF(wide); i++)
         for (int p = 0; p < COUNT_OF(precisions); p++)
-            add_heads(to, wide[i], precisions[p]);
+            add_heads(cases, wide[i], precisions[p]);
     for (int i = 0; i < COUNT_OF(high); i++)
-        add_heads(to, high[i], WITH_BF16);
+        add_heads(cases, high[i], WITH_BF16);
 }
 
 /* Heads that share keys: each kind of block that a device has, with and without dropout. */
-static void add_shared_keys(list *to)
+static void add_shared_keys(list *cases)
 {
     static const int64_t shared[][4] = {{2, 20, 4, 16}, {1, 140, 4, 24}, {2, 70, 6, 10},
                                         {1, 66, 3, 8},  {2, 33, 4, 72},  {1, 65, 2, 136}};
@@ -204,7 +204,7 @@ static void add_shared_keys(list *to)
     for (int i = 0; i < COUNT_OF(shared); i++)
         for (int p = 0; p < COUNT_OF(precisions); p++)
             for (case_kind kind = CASE_ATTENTION; kind <= CASE_ATTENTION_BACKWARD; kind++) {
-                case_spec *spec = add(to, kind, shared[i]);
+                case_spec *spec = add(cases, kind, shared[i]);
                 spec->flags =
                     WITH_SHARED_KEYS | WITH_SAVED | precisions[p] | (i % 2 ? 0 : WITH_CAUSAL_MASK);
                 spec->p = p == 2 ? 0 : 0.2f;
@@ -212,28 +212,28 @@ static void add_shared_keys(list *to)
 }
 
 /* A bf16 product that a CUDA device makes in parts, as no size is a multiple of 8. */
-static void add_product_in_parts(list *to)
+static void add_product_in_parts(list *cases)
 {
-    add(to, CASE_GEMM, (int64_t[4]){1030, 1027, 1041})->flags =
+    add(cases, CASE_GEMM, (int64_t[4]){1030, 1027, 1041})->flags =
         WITH_BF16 | WITH_BIAS | WITH_TRANSPOSED_B;
 }
 
-static void add_random_shapes(list *to)
+static void add_random_shapes(list *cases)
 {
-    add_random(to, CASE_GEMM, (int64_t[4]){ANY(sizes), ANY(sizes), ANY(sizes)});
+    add_random(cases, CASE_GEMM, (int64_t[4]){ANY(sizes), ANY(sizes), ANY(sizes)});
     for (case_kind kind = CASE_EPILOGUE; kind <= CASE_EPILOGUE_BACKWARD; kind++)
-        add_random(to, kind, (int64_t[4]){ANY(sizes), ANY(sizes)});
+        add_random(cases, kind, (int64_t[4]){ANY(sizes), ANY(sizes)});
     for (case_kind kind = CASE_EMBEDDING; kind <= CASE_ADD_NORM_BACKWARD; kind++)
-        add_random(to, kind, (int64_t[4]){ANY(row_counts), ANY(widths)});
-    add_random(to, CASE_CROSS_ENTROPY, (int64_t[4]){ANY(row_counts), ANY(classes)});
+        add_random(cases, kind, (int64_t[4]){ANY(row_counts), ANY(widths)});
+    add_random(cases, CASE_CROSS_ENTROPY, (int64_t[4]){ANY(row_counts), ANY(classes)});
     for (case_kind kind = CASE_ATTENTION; kind <= CASE_ATTENTION_BACKWARD; kind++)
-        add_random(to, kind,
-                   (int64_t[4]){1 + random_below(&to->random, 3), ANY(positions),
-                                1 + random_below(&to->random, 3), ANY(head_widths)});
+        add_random(cases, kind,
+                   (int64_t[4]){1 + random_below(&cases->random, 3), ANY(positions),
+                                1 + random_below(&cases->random, 3), ANY(head_widths)});
 }
 
 /* The products of a layer and of the decoder: forward, gradient of the input, of the weight. */
-static void add_products(list *to, int rows, int width)
+static void add_products(list *cases, int rows, int width)
 {
     const struct {
         const char *name;
@@ -246,7 +246,7 @@ static void add_products(list *to, int rows, int width)
             {CASE_GEMM, {layers[i].out, width, rows}, WITH_TRANSPOSED_A, 0, " dw"},
         };
         for (int k = 0; k < 3; k++) {
-            case_spec *spec = add(to, CASE_GEMM, specs[k].size);
+            case_spec *spec = add(cases, CASE_GEMM, specs[k].size);
             spec->flags = specs[k].flags;
             snprintf(spec->name, sizeof spec->name, "%s%s %d x %d", layers[i].name, specs[k].name,
                      rows, width);
@@ -255,7 +255,7 @@ static void add_products(list *to, int rows, int width)
     int heads = width % 64 ? 2 : width / 64;
     for (case_kind kind = CASE_ATTENTION; kind <= CASE_ATTENTION_BACKWARD; kind++) {
         int64_t size[] = {rows / TIME, TIME, heads, width / heads};
-        case_spec *spec = add(to, kind, size);
+        case_spec *spec = add(cases, kind, size);
         spec->flags = WITH_CAUSAL_MASK | WITH_SAVED;
         spec->p = 0.2f;
         snprintf(spec->name, sizeof spec->name, "%s %d x %d",

@@ -64,26 +64,26 @@ typedef struct forward_case {
 
 static void fill(op_case *c, int array, case_type type)
 {
-    case_array *to = &c->arrays[array];
+    case_array *target = &c->arrays[array];
     int64_t below = c->spec.kind == CASE_CROSS_ENTROPY ? c->spec.size[1] : case_table_rows(c);
-    for (int64_t i = 0; i < to->count; i++)
+    for (int64_t i = 0; i < target->count; i++)
         if (type == CASE_F32)
-            ((float *)to->host)[i] = random_float(&c->random);
+            ((float *)target->host)[i] = random_float(&c->random);
         else if (type == CASE_I32)
-            ((int32_t *)to->host)[i] = (int32_t)random_below(&c->random, below);
+            ((int32_t *)target->host)[i] = (int32_t)random_below(&c->random, below);
         else
-            ((unsigned char *)to->host)[i] = (unsigned char)random_bits(&c->random);
+            ((unsigned char *)target->host)[i] = (unsigned char)random_bits(&c->random);
 }
 
-static void take_forwards(op_case *c, int array, const forward_case *from, int index)
+static void take_forwards(op_case *c, int array, const forward_case *forward, int index)
 {
-    const double *written = from->results[index];
-    case_array *to = &c->arrays[array];
-    const void *given = from->built.arrays[index].host;
+    const double *written = forward->results[index];
+    case_array *target = &c->arrays[array];
+    const void *given = forward->built.arrays[index].host;
     if (!written && given)
-        memcpy(to->host, given, (size_t)to->count * sizeof(float));
-    for (int64_t i = 0; i < to->count && written; i++)
-        ((float *)to->host)[i] = (float)written[i];
+        memcpy(target->host, given, (size_t)target->count * sizeof(float));
+    for (int64_t i = 0; i < target->count && written; i++)
+        ((float *)target->host)[i] = (float)written[i];
 }
 
 /* The saved tensor of an activation's gradient may be either. */
@@ -93,7 +93,7 @@ static int forward_array(const op_case *c, const case_array_info *info)
     return c->spec.kind == CASE_EPILOGUE_BACKWARD && wants_pre ? EPILOGUE_PRE : info->from - 1;
 }
 
-static void build_array(op_case *c, int array, const forward_case *from)
+static void build_array(op_case *c, int array, const forward_case *forward)
 {
     const case_array_info *info = &case_operations[c->spec.kind].arrays[array];
     int64_t count = count_of(c, array, info->dims);
@@ -105,7 +105,7 @@ static void build_array(op_case *c, int array, const forward_case *from)
     c->arrays[array] = (case_array){count, host, -1};
     memcpy(argument(c, info->field), &host, sizeof host);
     if (info->from && !*c->spec.name)
-        take_forwards(c, array, from, forward_array(c, info));
+        take_forwards(c, array, forward, forward_array(c, info));
     else if (info->use != OUT && (!info->is_sum || case_has(c, WITH_BETA)))
         fill(c, array, info->type);
     if (case_has(c, OVER_X) && info->over_x)
@@ -269,19 +269,19 @@ static int owner(const op_case *c, int array)
     return array;
 }
 
-static sl_status load_array(loaded_case *to, int array)
+static sl_status load_array(loaded_case *loaded, int array)
 {
-    const op_case *c = to->from;
+    const op_case *c = loaded->from;
     size_t bytes = bytes_of(c, array);
     if (is_on_host(c, array)) {
-        to->memory[array] = malloc(bytes + 1);
-        if (!to->memory[array])
+        loaded->memory[array] = malloc(bytes + 1);
+        if (!loaded->memory[array])
             return sl_error(SL_ERR_MEMORY, "no memory for a case");
-        memcpy(to->memory[array], c->arrays[array].host, bytes);
+        memcpy(loaded->memory[array], c->arrays[array].host, bytes);
         return SL_OK;
     }
-    SL_TRY(sli_device_allocate(to->device, SL_MEMORY_WORKSPACE, bytes, &to->memory[array]));
-    return sli_device_write(to->device, to->memory[array], c->arrays[array].host, bytes);
+    SL_TRY(sli_device_allocate(loaded->device, SL_MEMORY_WORKSPACE, bytes, &loaded->memory[array]));
+    return sli_device_write(loaded->device, loaded->memory[array], c->arrays[array].host, bytes);
 }
 
 sl_status case_load(sl_device *device, const op_case *c, loaded_case *out)

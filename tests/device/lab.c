@@ -13,15 +13,15 @@
 /* ---- Devices ---------------------------------------------------------------------------- */
 
 /* Each twice in its family: what it gives, it must give again. */
-static sl_status create_named(const char *names, lab *to)
+static sl_status create_named(const char *names, lab *made)
 {
-    SL_TRY(sl_device_list_create(names, &to->named, NULL));
-    to->count = sl_device_list_count(to->named);
-    if (to->count > LAB_FAMILIES)
+    SL_TRY(sl_device_list_create(names, &made->named, NULL));
+    made->count = sl_device_list_count(made->named);
+    if (made->count > LAB_FAMILIES)
         return sl_error(SL_ERR_INVALID, "at most %d devices are tested at once", LAB_FAMILIES);
-    for (int i = 0; i < to->count; i++) {
-        sl_device *device = sl_device_list_get(to->named, i);
-        to->families[i] = (lab_family){2, {device, device}};
+    for (int i = 0; i < made->count; i++) {
+        sl_device *device = sl_device_list_get(made->named, i);
+        made->families[i] = (lab_family){2, {device, device}};
     }
     return SL_OK;
 }
@@ -33,12 +33,12 @@ enum { ISAS = 1 };
 enum { ISAS = 3 };
 #endif
 
-static sl_status create_cpus(lab *to)
+static sl_status create_cpus(lab *made)
 {
     static const char *const isas[] = {"baseline", "avx2", "avx512"};
     static const int threads[LAB_MEMBERS] = {1, 2, 3, 5};
     for (int i = 0; i < ISAS; i++) {
-        lab_family *family = &to->families[to->count];
+        lab_family *family = &made->families[made->count];
         for (int t = 0; t < LAB_MEMBERS; t++) {
             sli_cpu_options options = {.name = isas[i],
                                        .threads = threads[t],
@@ -51,16 +51,16 @@ static sl_status create_cpus(lab *to)
                 return status;
             family->count += status == SL_OK;
         }
-        to->count += family->count > 0;
+        made->count += family->count > 0;
     }
     return SL_OK;
 }
 
 static sli_device_ops few_slots;
 
-static sl_status create_without_optional_slots(lab *to)
+static sl_status create_without_optional_slots(lab *made)
 {
-    lab_family *family = &to->families[to->count++];
+    lab_family *family = &made->families[made->count++];
     SL_TRY(sl_device_create_cpu(2, &family->members[0]));
     family->count = 1;
     few_slots = *family->members[0]->ops;
@@ -75,11 +75,11 @@ static sl_status create_without_optional_slots(lab *to)
 }
 
 /* The second one of the family draws other orders of threads than the first. */
-static sl_status create_emulated(lab *to)
+static sl_status create_emulated(lab *made)
 {
 #ifdef SLUICE_TEST_EMULATION
-    emulation_seed(to->seed);
-    lab_family *family = &to->families[to->count++];
+    emulation_seed(made->seed);
+    lab_family *family = &made->families[made->count++];
     SL_TRY(emulated_device_create(&family->members[0]));
     family->count = 1;
     SL_TRY(emulated_device_create(&family->members[1]));
@@ -90,14 +90,14 @@ static sl_status create_emulated(lab *to)
 #endif
 }
 
-static sl_status create_devices(lab *to, const char *names)
+static sl_status create_devices(lab *made, const char *names)
 {
     if (names && strcmp(names, "emulated") == 0)
-        return create_emulated(to);
+        return create_emulated(made);
     if (names)
-        return create_named(names, to);
-    SL_TRY(create_cpus(to));
-    return create_without_optional_slots(to);
+        return create_named(names, made);
+    SL_TRY(create_cpus(made));
+    return create_without_optional_slots(made);
 }
 
 int lab_create(void **state)
@@ -152,9 +152,7 @@ static void run_case(sl_device *device, const op_case *c, void *results[CASE_ARR
         check_ok(case_read(&loaded, a, results[a]));
     }
     case_unload(&loaded);
-    sl_memory_stats stats;
-    sl_device_memory(device, &stats);
-    assert_int_equal(stats.current_total_bytes, 0);
+    assert_int_equal(device_bytes(device), 0);
 }
 
 static void free_results(void *const *results)

@@ -38,10 +38,10 @@ static guarded create_guarded(void)
 }
 
 /* A bf16 matrix [rows, columns] of ones that ends with its last element. */
-static const uint16_t *put_ones(const guarded *to, int64_t rows, int64_t columns, int64_t ld)
+static const uint16_t *put_ones(const guarded *g, int64_t rows, int64_t columns, int64_t ld)
 {
     int64_t count = (rows - 1) * ld + columns;
-    uint16_t *matrix = (uint16_t *)(void *)(to->pages + to->page) - count;
+    uint16_t *matrix = (uint16_t *)(void *)(g->pages + g->page) - count;
     for (int64_t i = 0; i < count; i++)
         matrix[i] = sli_bf16_from_f32(1.0f);
     return matrix;
@@ -85,17 +85,17 @@ typedef struct product {
 } product;
 
 /* Without pointers; rows are `gap` elements further apart than they need. */
-static sli_gemm gemm_of(const product *of, int64_t gap)
+static sli_gemm gemm_of(const product *p, int64_t gap)
 {
-    return (sli_gemm){.transpose_a = of->transpose_a,
-                      .transpose_b = of->transpose_b,
-                      .m = of->m,
-                      .n = of->n,
-                      .k = of->k,
-                      .lda = (of->transpose_a ? of->m : of->k) + gap,
-                      .ldb = (of->transpose_b ? of->k : of->n) + gap,
-                      .ldc = of->n + gap,
-                      .beta = of->beta};
+    return (sli_gemm){.transpose_a = p->transpose_a,
+                      .transpose_b = p->transpose_b,
+                      .m = p->m,
+                      .n = p->n,
+                      .k = p->k,
+                      .lda = (p->transpose_a ? p->m : p->k) + gap,
+                      .ldb = (p->transpose_b ? p->k : p->n) + gap,
+                      .ldc = p->n + gap,
+                      .beta = p->beta};
 }
 
 static const product widened[] = {

@@ -37,48 +37,48 @@ typedef struct slope {
     op_case forward, backward;
 } slope;
 
-static double weighted_sum(const slope *of)
+static double weighted_sum(const slope *s)
 {
-    const case_operation *operation = &case_operations[of->backward.spec.kind];
+    const case_operation *operation = &case_operations[s->backward.spec.kind];
     double sum = 0;
     for (int o = 0; o < operation->output_count; o++) {
         int result = operation->outputs[o].result, grad = operation->outputs[o].grad;
-        const float *weights = grad < 0 ? NULL : of->backward.arrays[grad].host;
-        if (!of->forward.arrays[result].host || (grad >= 0 && !weights))
+        const float *weights = grad < 0 ? NULL : s->backward.arrays[grad].host;
+        if (!s->forward.arrays[result].host || (grad >= 0 && !weights))
             continue;
-        case_type type = case_operations[of->forward.spec.kind].arrays[result].type;
-        float scale = grad < 0 ? of->backward.arguments.cross_entropy.grad_scale : 1;
-        FREED void *values = result_of(of->device, &of->forward, result);
-        for (int64_t i = 0; i < of->forward.arrays[result].count; i++)
+        case_type type = case_operations[s->forward.spec.kind].arrays[result].type;
+        float scale = grad < 0 ? s->backward.arguments.cross_entropy.grad_scale : 1;
+        FREED void *values = result_of(s->device, &s->forward, result);
+        for (int64_t i = 0; i < s->forward.arrays[result].count; i++)
             sum += (double)scale * case_element(type, values, i) * (weights ? weights[i] : 1);
     }
     return sum;
 }
 
 /* At `from` and a step along the direction; leaves the input as it was. */
-static double sum_along(slope *of, int input, const float *direction, float step)
+static double sum_along(slope *s, int input, const float *direction, float step)
 {
-    case_array *array = &of->forward.arrays[input];
+    case_array *array = &s->forward.arrays[input];
     size_t bytes = (size_t)array->count * sizeof(float);
     float *before = memcpy(malloc(bytes), array->host, bytes), *values = array->host;
     for (int64_t i = 0; i < array->count; i++)
         values[i] += step * direction[i];
-    double sum = weighted_sum(of);
+    double sum = weighted_sum(s);
     memcpy(values, before, bytes);
     free(before);
     return sum;
 }
 
-static void check_input(slope *of, int input, int grad)
+static void check_input(slope *s, int input, int grad)
 {
     const float step = 0.01f;
-    const case_spec *spec = &of->backward.spec;
+    const case_spec *spec = &s->backward.spec;
     const case_operation *operation = &case_operations[spec->kind];
-    int64_t count = of->forward.arrays[input].count;
-    const float *before = of->backward.arrays[grad].host;
+    int64_t count = s->forward.arrays[input].count;
+    const float *before = s->backward.arrays[grad].host;
     bool adds = operation->arrays[grad].is_sum ? before[0] == before[0]
                                                : spec->kind == CASE_EMBEDDING_BACKWARD;
-    FREED float *gradient = result_of(of->device, &of->backward, grad);
+    FREED float *gradient = result_of(s->device, &s->backward, grad);
     if (!gradient)
         return; /* another lies over it, which is checked */
     FREED float *direction = malloc((size_t)count * sizeof *direction);
@@ -91,12 +91,12 @@ static void check_input(slope *of, int input, int grad)
         squares += term * term;
     }
     double steepness =
-        (sum_along(of, input, direction, step) - sum_along(of, input, direction, -step)) /
+        (sum_along(s, input, direction, step) - sum_along(s, input, direction, -step)) /
         (2 * (double)step);
     char text[CASE_TEXT_BYTES];
     if (!(fabs(steepness - along) <= 0.02 * sqrt(squares) + 1e-4))
         fail_msg("%s on %s: slope along %s: %g by differences, %g by the gradient (of size %g)",
-                 case_text(spec, text), sl_device_name(of->device), operation->arrays[grad].name,
+                 case_text(spec, text), sl_device_name(s->device), operation->arrays[grad].name,
                  steepness, along, sqrt(squares));
 }
 
@@ -105,21 +105,21 @@ static void check_gradients(const lab *all, const case_spec *spec)
 {
     const case_operation *operation = &case_operations[spec->kind];
     case_spec forward = *spec;
-    slope of;
+    slope s;
     forward.kind = operation->forward;
     forward.flags = (spec->flags & ~operation->forward_leaves) | operation->forward_has;
-    case_build(spec, all->seed, &of.backward);
-    case_build(&forward, all->seed, &of.forward);
+    case_build(spec, all->seed, &s.backward);
+    case_build(&forward, all->seed, &s.forward);
     for (int f = 0; f < all->count; f++)
         for (int i = 0; i < operation->input_count; i++) {
             int input = operation->inputs[i].input, grad = operation->inputs[i].grad;
-            of.device = all->families[f].members[0];
-            if (of.forward.arrays[input].host && of.backward.arrays[grad].host &&
-                of.backward.arrays[grad].count > 0)
-                check_input(&of, input, grad);
+            s.device = all->families[f].members[0];
+            if (s.forward.arrays[input].host && s.backward.arrays[grad].host &&
+                s.backward.arrays[grad].count > 0)
+                check_input(&s, input, grad);
         }
-    case_free(&of.forward);
-    case_free(&of.backward);
+    case_free(&s.forward);
+    case_free(&s.backward);
 }
 
 static void every_gradient_is_the_slope_of_its_forward(void **state)

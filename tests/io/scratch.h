@@ -31,32 +31,32 @@ static inline int scratch_create(void **state)
     return 0;
 }
 
-static inline char *scratch_path(scratch *in, const char *name)
+static inline char *scratch_path(scratch *dir, const char *name)
 {
-    snprintf(in->path, sizeof in->path, "%s/%s", in->directory, name);
-    return in->path;
+    snprintf(dir->path, sizeof dir->path, "%s/%s", dir->directory, name);
+    return dir->path;
 }
 
 /* Removes a file or directory in it, and what that holds. */
-static inline void scratch_remove_tree(scratch *in, const char *name)
+static inline void scratch_remove_tree(scratch *dir, const char *name)
 {
     char line[700];
-    snprintf(line, sizeof line, "rm -rf '%s/%s'", in->directory, name);
+    snprintf(line, sizeof line, "rm -rf '%s/%s'", dir->directory, name);
     assert_int_equal(system(line), 0);
 }
 
 /* How many files and directories are in it; removes them where `remove_all`. */
-static inline int scratch_entries(scratch *in, int remove_all)
+static inline int scratch_entries(scratch *dir, int remove_all)
 {
     int count = 0;
-    DIR *open = opendir(in->directory);
+    DIR *open = opendir(dir->directory);
     assert_non_null(open);
     for (struct dirent *entry; (entry = readdir(open));) {
         if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
             continue;
         count++;
         if (remove_all)
-            scratch_remove_tree(in, entry->d_name);
+            scratch_remove_tree(dir, entry->d_name);
     }
     closedir(open);
     return count;
@@ -64,10 +64,10 @@ static inline int scratch_entries(scratch *in, int remove_all)
 
 static inline int scratch_remove(void **state)
 {
-    scratch *in = *state;
-    scratch_entries(in, 1);
-    assert_int_equal(rmdir(in->directory), 0);
-    free(in);
+    scratch *dir = *state;
+    scratch_entries(dir, 1);
+    assert_int_equal(rmdir(dir->directory), 0);
+    free(dir);
     return 0;
 }
 

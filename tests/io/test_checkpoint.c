@@ -24,33 +24,35 @@ typedef struct sample {
 
 /* Five f32 tensors of 24 bytes and one of i64, which comes first in its file: a part of 136 bytes,
  * and a part of one tensor. */
-static void sample_fill(sample *to, float first)
+static void sample_fill(sample *filled, float first)
 {
     static const char *const names[TENSORS] = {"0.weight", "0.bias", "1.weight", "1.bias", "2.w"};
-    *to = (sample){.numbers = {7, -7}, .note = {"made", "here"}};
+    *filled = (sample){.numbers = {7, -7}, .note = {"made", "here"}};
     for (int t = 0; t < TENSORS; t++) {
         for (int i = 0; i < ELEMENTS; i++)
-            to->values[t][i] = first + (float)(10 * t + i);
-        to->items[t] = (sl_safetensors_item){names[t], SL_F32, sl_shape_2d(2, 3), to->values[t]};
+            filled->values[t][i] = first + (float)(10 * t + i);
+        filled->items[t] =
+            (sl_safetensors_item){names[t], SL_F32, sl_shape_2d(2, 3), filled->values[t]};
     }
-    to->items[TENSORS] = (sl_safetensors_item){"numbers", SL_I64, sl_shape_1d(2), to->numbers};
-    to->parts[0] = (sl_checkpoint_part){"model", to->items, TENSORS + 1, &to->note, 1};
-    to->parts[1] = (sl_checkpoint_part){"optimizer", to->items, 1, NULL, 0};
-    to->file = (sl_checkpoint_file){"model.vocab.txt", "<unk>\nthe\n", 10};
-    to->contents = (sl_checkpoint_contents){.parts = to->parts,
-                                            .part_count = 2,
-                                            .files = &to->file,
-                                            .file_count = 1,
-                                            .state = "{\"step\":3,\"lr\":0.5}"};
+    filled->items[TENSORS] =
+        (sl_safetensors_item){"numbers", SL_I64, sl_shape_1d(2), filled->numbers};
+    filled->parts[0] = (sl_checkpoint_part){"model", filled->items, TENSORS + 1, &filled->note, 1};
+    filled->parts[1] = (sl_checkpoint_part){"optimizer", filled->items, 1, NULL, 0};
+    filled->file = (sl_checkpoint_file){"model.vocab.txt", "<unk>\nthe\n", 10};
+    filled->contents = (sl_checkpoint_contents){.parts = filled->parts,
+                                                .part_count = 2,
+                                                .files = &filled->file,
+                                                .file_count = 1,
+                                                .state = "{\"step\":3,\"lr\":0.5}"};
 }
 
 /* A checkpoint of that name in the scratch directory. */
-static char *save_sample(scratch *in, const char *name, float first, uint64_t shard_bytes)
+static char *save_sample(scratch *dir, const char *name, float first, uint64_t shard_bytes)
 {
     sample made;
     sample_fill(&made, first);
     made.contents.shard_bytes = shard_bytes;
-    char *path = strdup(scratch_path(in, name));
+    char *path = strdup(scratch_path(dir, name));
     check_ok(sl_checkpoint_save(path, &made.contents));
     return path;
 }
@@ -183,7 +185,7 @@ static void later_checkpoint_takes_the_place_of_the_older(void **state)
 }
 
 typedef struct replacing {
-    scratch *in;
+    scratch *dir;
     atomic_bool ends;
 } replacing;
 
@@ -191,7 +193,7 @@ static void *replace_on_and_on(void *arg)
 {
     replacing *job = arg;
     for (int i = 0; !atomic_load(&job->ends); i++)
-        free(save_sample(job->in, "exchanged", (float)i, i % 2 ? 30 : 0));
+        free(save_sample(job->dir, "exchanged", (float)i, i % 2 ? 30 : 0));
     return NULL;
 }
 
@@ -200,7 +202,7 @@ static void checkpoint_that_is_replaced_meanwhile_is_opened(void **state)
 {
     enum { READINGS = 300 };
     char *path = save_sample(*state, "exchanged", 0, 0);
-    replacing job = {.in = *state};
+    replacing job = {.dir = *state};
     pthread_t writer;
     sl_status status = SL_OK;
     assert_int_equal(pthread_create(&writer, NULL, replace_on_and_on, &job), 0);
@@ -386,10 +388,10 @@ static void nothing_but_a_checkpoint_is_replaced(void **state)
 {
     static const char another[] =
         "it exists and is not a checkpoint: move it away, or save elsewhere";
-    scratch *in = *state;
+    scratch *dir = *state;
     sample made;
     sample_fill(&made, 0);
-    char *path = strdup(scratch_path(in, "mine"));
+    char *path = strdup(scratch_path(dir, "mine"));
     write_file(path, "x", 1);
     check_error(sl_checkpoint_save(path, &made.contents), SL_ERR_INVALID, another);
     assert_int_equal(remove(path), 0);
@@ -403,9 +405,9 @@ static void nothing_but_a_checkpoint_is_replaced(void **state)
     assert_int_equal(remove(file_path(path, "letter")), 0);
     check_ok(sl_checkpoint_save(path, &made.contents)); /* into the empty one */
     remove_checkpoint(path);
-    assert_int_equal(sl_checkpoint_save(scratch_path(in, "no/where"), &made.contents),
+    assert_int_equal(sl_checkpoint_save(scratch_path(dir, "no/where"), &made.contents),
                      SL_ERR_NOT_FOUND);
-    assert_int_equal(scratch_entries(in, 0), 0);
+    assert_int_equal(scratch_entries(dir, 0), 0);
 }
 
 static void impossible_contents_are_refused(void **state)

@@ -98,16 +98,16 @@ static void edit(const char *const *from, size_t count, const char *to, rlim_t m
 
 static void large_checkpoints_need_little_memory(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     char paths[3][128], to[128], mean[128];
     const char *from[3];
     for (int i = 0; i < 3; i++) {
-        snprintf(paths[i], sizeof paths[i], "%s/from%d", in->directory, i);
+        snprintf(paths[i], sizeof paths[i], "%s/from%d", dir->directory, i);
         from[i] = paths[i];
         write_large(from[i], (float)(3 * i));
     }
-    snprintf(to, sizeof to, "%s/converted", in->directory);
-    snprintf(mean, sizeof mean, "%s/mean", in->directory);
+    snprintf(to, sizeof to, "%s/converted", dir->directory);
+    snprintf(mean, sizeof mean, "%s/mean", dir->directory);
     edit(from, 1, to, 8 * MEGABYTE); /* a tensor has 2 */
     check_large(to, 0);
     edit(from, 3, mean, 12 * MEGABYTE); /* and its sums 4 */
@@ -116,12 +116,12 @@ static void large_checkpoints_need_little_memory(void **state)
 
 static void damaged_checkpoint_is_no_source(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     char good[128], bad[128], file[160], to[128];
     const char *from[] = {good, bad};
-    snprintf(good, sizeof good, "%s/good", in->directory);
-    snprintf(bad, sizeof bad, "%s/bad", in->directory);
-    snprintf(to, sizeof to, "%s/to", in->directory);
+    snprintf(good, sizeof good, "%s/good", dir->directory);
+    snprintf(bad, sizeof bad, "%s/bad", dir->directory);
+    snprintf(to, sizeof to, "%s/to", dir->directory);
     write_large(good, 0);
     write_large(bad, 0);
     snprintf(file, sizeof file, "%s/model.safetensors", bad);
@@ -133,14 +133,14 @@ static void damaged_checkpoint_is_no_source(void **state)
     check_error(sl_checkpoint_convert(bad, to, 0), SL_ERR_FORMAT,
                 "model.safetensors: it is damaged");
     check_error(sl_checkpoint_average(from, 2, to, 0), SL_ERR_FORMAT, "it is damaged");
-    assert_int_equal(scratch_entries(in, 0), 2); /* nothing was begun */
+    assert_int_equal(scratch_entries(dir, 0), 2); /* nothing was begun */
 }
 
 static int remove_all(void **state)
 {
     char line[128];
-    scratch *in = *state;
-    snprintf(line, sizeof line, "rm -rf '%s'/*", in->directory);
+    scratch *dir = *state;
+    snprintf(line, sizeof line, "rm -rf '%s'/*", dir->directory);
     assert_int_equal(system(line), 0);
     return scratch_remove(state);
 }

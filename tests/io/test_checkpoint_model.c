@@ -15,14 +15,14 @@ typedef struct sample {
     sl_safetensors_item items[TENSORS];
 } sample;
 
-static void sample_fill(sample *to, float first)
+static void sample_fill(sample *filled, float first)
 {
     static const char *const names[TENSORS] = {"a", "b", "c", "d"};
     for (int t = 0; t < TENSORS; t++) {
-        to->items[t] =
-            (sl_safetensors_item){names[t], SL_F32, sl_shape_1d(ELEMENTS), to->values[t]};
+        filled->items[t] =
+            (sl_safetensors_item){names[t], SL_F32, sl_shape_1d(ELEMENTS), filled->values[t]};
         for (int i = 0; i < ELEMENTS; i++)
-            to->values[t][i] = first + (float)(ELEMENTS * t + i);
+            filled->values[t][i] = first + (float)(ELEMENTS * t + i);
     }
 }
 
@@ -44,15 +44,16 @@ static void check_refused(const char *path, sl_status code, const char *reason)
 }
 
 /* model-1 with the first two tensors, model-2 with the others, and an index of this text. */
-static char *write_shards(scratch *in, const char *index)
+static char *write_shards(scratch *dir, const char *index)
 {
     sample made;
     const sl_metadata note = {"made", "here"};
     sample_fill(&made, 0);
-    check_ok(sl_safetensors_save(scratch_path(in, "model-1.safetensors"), made.items, 2, &note, 1));
     check_ok(
-        sl_safetensors_save(scratch_path(in, "model-2.safetensors"), made.items + 2, 2, NULL, 0));
-    char *path = scratch_path(in, "model.safetensors.index.json");
+        sl_safetensors_save(scratch_path(dir, "model-1.safetensors"), made.items, 2, &note, 1));
+    check_ok(
+        sl_safetensors_save(scratch_path(dir, "model-2.safetensors"), made.items + 2, 2, NULL, 0));
+    char *path = scratch_path(dir, "model.safetensors.index.json");
     write_file(path, index, strlen(index));
     return path;
 }

@@ -20,30 +20,30 @@ typedef struct saved {
     int rank; /* that writes */
 } saved;
 
-static void fill(saved *to)
+static void fill(saved *filled)
 {
-    *to = (saved){.b = {-1, -2}, .metadata = {SLI_SEGMENTS_KEY, shapes}};
+    *filled = (saved){.b = {-1, -2}, .metadata = {SLI_SEGMENTS_KEY, shapes}};
     for (int i = 0; i < ELEMENTS; i++)
-        to->a[i] = (float)i;
-    to->items[0] = (sl_safetensors_item){"a@0", SL_F32, sl_shape_1d(8), to->a};
-    to->items[1] = (sl_safetensors_item){"a@8", SL_F32, sl_shape_1d(8), to->a + 8};
-    to->items[2] = (sl_safetensors_item){"b", SL_F32, sl_shape_1d(2), to->b};
-    to->items[3] = (sl_safetensors_item){"a@16", SL_F32, sl_shape_1d(4), to->a + 16};
+        filled->a[i] = (float)i;
+    filled->items[0] = (sl_safetensors_item){"a@0", SL_F32, sl_shape_1d(8), filled->a};
+    filled->items[1] = (sl_safetensors_item){"a@8", SL_F32, sl_shape_1d(8), filled->a + 8};
+    filled->items[2] = (sl_safetensors_item){"b", SL_F32, sl_shape_1d(2), filled->b};
+    filled->items[3] = (sl_safetensors_item){"a@16", SL_F32, sl_shape_1d(4), filled->a + 16};
 }
 
 /* The ranks write one after the other, rank 0 last. */
 static sl_status keep_report(void *context, const sli_shard_report *own)
 {
-    saved *to = context;
-    to->reports[to->rank] = *own;
+    saved *filled = context;
+    filled->reports[filled->rank] = *own;
     return SL_OK;
 }
 
-static sl_status write_rank(saved *from, const char *path, int rank)
+static sl_status write_rank(saved *s, const char *path, int rank)
 {
     static const size_t first[RANKS] = {0, 1, 3, 4}, count[RANKS] = {1, 2, 1, 0};
-    const sl_checkpoint_part part = {"optimizer", from->items + first[rank], count[rank],
-                                     &from->metadata, count[rank] > 0};
+    const sl_checkpoint_part part = {"optimizer", s->items + first[rank], count[rank], &s->metadata,
+                                     count[rank] > 0};
     const sli_checkpoint_shard shard = {.number = rank + 1, .count = RANKS};
     const sl_checkpoint_file vocab = {"model.vocab.txt", "the\n", 4};
     const sl_checkpoint_contents contents = {.parts = &part,
@@ -51,15 +51,15 @@ static sl_status write_rank(saved *from, const char *path, int rank)
                                              .files = &vocab,
                                              .file_count = rank == 0,
                                              .state = "{\"step\":1}"};
-    from->rank = rank;
+    s->rank = rank;
     return sli_checkpoint_write(path, &contents,
                                 &(sli_checkpoint_writing){.id = 0x1234,
                                                           .shards = &shard,
                                                           .rank = rank,
                                                           .ranks = RANKS,
                                                           .gather = keep_report,
-                                                          .context = from,
-                                                          .all = from->reports});
+                                                          .context = s,
+                                                          .all = s->reports});
 }
 
 static void save_all(const char *path)
@@ -195,14 +195,14 @@ static void rank_that_cannot_write_says_so(void **state)
 }
 
 /* A checkpoint of these items, opened; its error is the thread's. */
-static sl_status open_items(scratch *in, const sl_safetensors_item *items, size_t count,
+static sl_status open_items(scratch *dir, const sl_safetensors_item *items, size_t count,
                             const char *told)
 {
     char path[512];
     const sl_metadata metadata = {SLI_SEGMENTS_KEY, told};
     const sl_checkpoint_part part = {"optimizer", items, count, &metadata, 1};
     sl_checkpoint_reader *reader;
-    snprintf(path, sizeof path, "%s", scratch_path(in, "saved"));
+    snprintf(path, sizeof path, "%s", scratch_path(dir, "saved"));
     check_ok(sl_checkpoint_save(path, &(sl_checkpoint_contents){.parts = &part, .part_count = 1}));
     sl_status status = sl_checkpoint_open(path, &reader);
     sl_checkpoint_close(&reader);

@@ -38,10 +38,10 @@ static text text_begin(const char *begin)
     return made;
 }
 
-static void text_add(text *to, const char *more, size_t length)
+static void text_add(text *t, const char *more, size_t length)
 {
-    memcpy(to->at + to->length, more, length);
-    to->length += length;
+    memcpy(t->at + t->length, more, length);
+    t->length += length;
 }
 
 /* `begin`, copies of `unit` with commas between them, `end`; # stands for the copy's number. */
@@ -62,56 +62,56 @@ static text repeat(const char *begin, const char *unit, const char *end)
 
 /* ---- Reading within bounds ---------------------------------------------------------------- */
 
-typedef sl_status (*reading)(const text *from);
+typedef sl_status (*reading)(const text *source);
 
-static sl_status read_header(const text *from)
+static sl_status read_header(const text *source)
 {
     sli_safetensors_header header;
-    sl_status status = sli_safetensors_header_parse(from->at, from->length, 0, &header);
+    sl_status status = sli_safetensors_header_parse(source->at, source->length, 0, &header);
     sli_safetensors_header_clear(&header);
     return status;
 }
 
-static sl_status read_index(const text *from)
+static sl_status read_index(const text *source)
 {
     FREED char *strings = NULL;
     FREED sl_metadata *entries = NULL;
     size_t count = 0;
-    return sli_safetensors_index_parse(from->at, from->length, &strings, &entries, &count);
+    return sli_safetensors_index_parse(source->at, source->length, &strings, &entries, &count);
 }
 
 static char index_path[512];
 
 /* Of a model whose first file is not there. */
-static sl_status open_index(const text *from)
+static sl_status open_index(const text *source)
 {
     sl_checkpoint_reader *model;
-    write_file(index_path, from->at, from->length);
+    write_file(index_path, source->at, source->length);
     sl_status status = sl_checkpoint_open(index_path, &model);
     sl_checkpoint_close(&model);
     return status;
 }
 
-static sl_status read_cut_tensors(const text *from)
+static sl_status read_cut_tensors(const text *source)
 {
     sli_cut_tensors cut;
-    sl_status status = sli_cut_tensors_parse(from->at, &cut);
+    sl_status status = sli_cut_tensors_parse(source->at, &cut);
     sli_cut_tensors_clear(&cut);
     return status;
 }
 
-static sl_status read_state(const text *from)
+static sl_status read_state(const text *source)
 {
     sli_checkpoint_state state;
-    sl_status status = sli_checkpoint_state_parse(from->at, from->length, &state);
+    sl_status status = sli_checkpoint_state_parse(source->at, source->length, &state);
     sli_checkpoint_state_clear(&state);
     return status;
 }
 
-static sl_status verify_checkpoint(const text *from)
+static sl_status verify_checkpoint(const text *source)
 {
     sl_checkpoint_reader *reader;
-    sl_status status = sl_checkpoint_open(from->at, &reader);
+    sl_status status = sl_checkpoint_open(source->at, &reader);
     if (status == SL_OK)
         status = sl_checkpoint_verify(reader);
     sl_checkpoint_close(&reader);
@@ -139,7 +139,7 @@ static void limit_memory(size_t more)
 }
 
 /* Reads it in a process of its own, which may have so much memory and time and no more. */
-static sl_status read_within_bounds(const char *what, reading read, const text *from, rlim_t most)
+static sl_status read_within_bounds(const char *what, reading read, const text *source, rlim_t most)
 {
     int ended;
     pid_t child = fork();
@@ -148,8 +148,9 @@ static sl_status read_within_bounds(const char *what, reading read, const text *
         struct rlimit time = {most, most};
         setrlimit(RLIMIT_CPU, &time);
         if (!IS_SANITIZED)
-            limit_memory((MOST_GROWTH - 1) * from->length + BASE_BYTES); /* the text is one more */
-        _exit(-read(from));
+            limit_memory((MOST_GROWTH - 1) * source->length +
+                         BASE_BYTES); /* the text is one more */
+        _exit(-read(source));
     }
     assert_int_equal(waitpid(child, &ended, 0), child);
     if (!WIFEXITED(ended))
@@ -236,13 +237,13 @@ static void cut_tensors_take_memory_and_time_in_proportion(void **state)
 }
 
 /* The same text with the checksum that it must have. */
-static sl_status read_state_with_its_checksum(const text *from)
+static sl_status read_state_with_its_checksum(const text *source)
 {
-    char *checksum = from->at + from->length - sizeof "\"}" - SLI_CHECKSUM_BYTES + 2;
-    if (read_state(from) != SL_ERR_FORMAT || !strstr(sl_error_text(), "the checksum "))
+    char *checksum = source->at + source->length - sizeof "\"}" - SLI_CHECKSUM_BYTES + 2;
+    if (read_state(source) != SL_ERR_FORMAT || !strstr(sl_error_text(), "the checksum "))
         return SL_ERR_INTERNAL;
     memcpy(checksum, strstr(sl_error_text(), "the checksum ") + 13, SLI_CHECKSUM_BYTES - 1);
-    return read_state(from);
+    return read_state(source);
 }
 
 #define STATE                                                                                      \

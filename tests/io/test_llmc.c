@@ -24,16 +24,16 @@ static size_t numbers_of(const sli_llmc_sizes *sizes)
 }
 
 /* A file of numbers 0, 1, 2, … behind this header, with so many bytes more or fewer. */
-static const char *write_model(scratch *in, const int32_t header[HEADER], size_t numbers, int more)
+static const char *write_model(scratch *dir, const int32_t header[HEADER], size_t numbers, int more)
 {
     int32_t *file = calloc(HEADER + numbers + 4, sizeof *file);
     assert_non_null(file);
     memcpy(file, header, SLI_LLMC_HEADER_BYTES);
     for (size_t i = 0; i < numbers; i++)
         ((float *)(void *)file)[HEADER + i] = (float)i;
-    write_file(scratch_path(in, "model.bin"), file, (size_t)((long)(HEADER + numbers) * 4 + more));
+    write_file(scratch_path(dir, "model.bin"), file, (size_t)((long)(HEADER + numbers) * 4 + more));
     free(file);
-    return in->path;
+    return dir->path;
 }
 
 static void check_tensor(const sli_safetensors_reader *reader, const char *name, int64_t rows,

@@ -93,19 +93,19 @@ static void file_for_python_is_understood(void **state)
 
 static void damaged_files_are_judged_as_the_reference_judges_them(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     const char *given = getenv("SLUICE_TEST_SEED");
     unsigned long long seed = given ? strtoull(given, NULL, 0) : (unsigned long long)time(NULL);
     print_message("SLUICE_TEST_SEED=%llu\n", seed);
-    assert_int_equal(run_reference("judge", in->directory, seed), 0);
-    FILE *verdicts = fopen(scratch_path(in, "verdicts"), "r");
+    assert_int_equal(run_reference("judge", dir->directory, seed), 0);
+    FILE *verdicts = fopen(scratch_path(dir, "verdicts"), "r");
     assert_non_null(verdicts);
     char name[16], verdict[16];
     int counts[2] = {0, 0}, differences = 0;
     while (fscanf(verdicts, "%15s %15s", name, verdict) == 2) {
         sli_safetensors_reader *reader;
         int accepted = strcmp(verdict, "accepted") == 0;
-        sl_status status = sli_safetensors_open(scratch_path(in, name), &reader);
+        sl_status status = sli_safetensors_open(scratch_path(dir, name), &reader);
         sli_safetensors_close(&reader);
         counts[accepted]++;
         if ((status == SL_OK) == accepted)

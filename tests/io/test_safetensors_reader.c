@@ -27,10 +27,10 @@ static void assert_refused(const char *path, sl_status expected, const char *rea
     assert_memory_equal(sl_error_text(), path, strlen(path)); /* says which file */
 }
 
-static void assert_headers_refused(scratch *in, const bad_header *cases, size_t count)
+static void assert_headers_refused(scratch *dir, const bad_header *cases, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
-        char *path = scratch_path(in, "bad.safetensors");
+        char *path = scratch_path(dir, "bad.safetensors");
         write_safetensors(path, cases[i].header, strlen(cases[i].header), cases[i].data_bytes);
         assert_refused(path, SL_ERR_FORMAT, cases[i].reason);
     }
@@ -64,10 +64,10 @@ static void open_absurd_header_length_is_refused(void **state)
 
 static void open_what_is_no_file_is_refused(void **state)
 {
-    scratch *in = *state;
-    assert_refused(scratch_path(in, "absent"), SL_ERR_NOT_FOUND, "cannot be opened: No such file");
-    assert_refused(in->directory, SL_ERR_FORMAT, "is a directory");
-    char *path = scratch_path(in, "pipe");
+    scratch *dir = *state;
+    assert_refused(scratch_path(dir, "absent"), SL_ERR_NOT_FOUND, "cannot be opened: No such file");
+    assert_refused(dir->directory, SL_ERR_FORMAT, "is a directory");
+    char *path = scratch_path(dir, "pipe");
     assert_int_equal(mkfifo(path, 0600), 0);
     assert_refused(path, SL_ERR_FORMAT, "is a device or pipe");
 }

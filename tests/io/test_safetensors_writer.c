@@ -7,12 +7,12 @@
 #include <signal.h>
 #include <sys/resource.h>
 
-static void assert_refused(scratch *in, const sl_safetensors_item *items, size_t count,
+static void assert_refused(scratch *dir, const sl_safetensors_item *items, size_t count,
                            const char *reason)
 {
-    check_error(sl_safetensors_save(scratch_path(in, "refused"), items, count, NULL, 0),
+    check_error(sl_safetensors_save(scratch_path(dir, "refused"), items, count, NULL, 0),
                 SL_ERR_INVALID, reason);
-    assert_int_equal(scratch_entries(in, 0), 0);
+    assert_int_equal(scratch_entries(dir, 0), 0);
 }
 
 static void save_of_bad_names_are_refused(void **state)
@@ -45,11 +45,11 @@ static void save_of_bad_shapes_and_types_are_refused(void **state)
 
 static void save_of_bad_metadata_is_refused(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     const sl_metadata note = {"author", "\xFF"};
-    check_error(sl_safetensors_save(scratch_path(in, "refused"), NULL, 0, &note, 1), SL_ERR_INVALID,
-                "the metadata of the key \"author\" is not UTF-8");
-    assert_int_equal(scratch_entries(in, 0), 0);
+    check_error(sl_safetensors_save(scratch_path(dir, "refused"), NULL, 0, &note, 1),
+                SL_ERR_INVALID, "the metadata of the key \"author\" is not UTF-8");
+    assert_int_equal(scratch_entries(dir, 0), 0);
 }
 
 /* The whole file, byte by byte. */
@@ -110,9 +110,9 @@ static void saved_tensors_are_loaded_in_any_order(void **state)
 /* The disk space of the whole file is asked for at once, here against a limit. */
 static void save_without_room_fails_and_keeps_the_old_file(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     static float big[5000];
-    char *path = scratch_path(in, "file"), content[4];
+    char *path = scratch_path(dir, "file"), content[4];
     write_file(path, "old", 3);
     const sl_safetensors_item item = {"big", SL_F32, {1, {5000}}, big};
     struct rlimit before, limit;
@@ -128,14 +128,14 @@ static void save_without_room_fails_and_keeps_the_old_file(void **state)
     assert_non_null(strstr(sl_error_text(), "File too large"));
     assert_int_equal(read_file(path, content, sizeof content), 3);
     assert_memory_equal(content, "old", 3);
-    assert_int_equal(scratch_entries(in, 0), 1);
+    assert_int_equal(scratch_entries(dir, 0), 1);
 }
 
 static void save_into_a_file_as_directory_fails(void **state)
 {
-    scratch *in = *state;
-    write_file(scratch_path(in, "file"), "", 0);
-    char *path = scratch_path(in, "file/weights");
+    scratch *dir = *state;
+    write_file(scratch_path(dir, "file"), "", 0);
+    char *path = scratch_path(dir, "file/weights");
     check_error(sl_safetensors_save(path, NULL, 0, NULL, 0), SL_ERR_NOT_FOUND, "Not a directory");
 }
 

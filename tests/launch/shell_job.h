@@ -25,11 +25,11 @@ static const char find_launcher[] =
     "until [ \"$(cat /proc/$mpirun/comm)\" = mpirun ]; do mpirun=$(parent $mpirun); done\n"
     "launcher=$(parent $mpirun)\n";
 
-static inline void write_script(scratch *in, const char *format, ...)
+static inline void write_script(scratch *dir, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-static inline void write_script(scratch *in, const char *format, ...)
+static inline void write_script(scratch *dir, const char *format, ...)
 {
-    FILE *file = fopen(scratch_path(in, "job.sh"), "w");
+    FILE *file = fopen(scratch_path(dir, "job.sh"), "w");
     va_list values;
     assert_non_null(file);
     fputs(head, file);
@@ -40,16 +40,16 @@ static inline void write_script(scratch *in, const char *format, ...)
 }
 
 /* Runs `sluice launch OPTIONS sh job.sh`. */
-static inline void launch(program_run *to, scratch *in, const char *options)
+static inline void launch(program_run *run, scratch *dir, const char *options)
 {
-    program_start(to, "launch %s sh %s/job.sh", options, in->directory);
+    program_start(run, "launch %s sh %s/job.sh", options, dir->directory);
 }
 
 /* How many processes left their numbers; *running is one of them that still runs, or 0. */
-static inline int count_processes(scratch *in, int *running)
+static inline int count_processes(scratch *dir, int *running)
 {
     int found = 0;
-    DIR *open = opendir(in->directory);
+    DIR *open = opendir(dir->directory);
     assert_non_null(open);
     *running = 0;
     for (struct dirent *entry; (entry = readdir(open));) {
@@ -57,7 +57,7 @@ static inline int count_processes(scratch *in, int *running)
         if (strncmp(entry->d_name, "pid.", 4) != 0)
             continue;
         found++;
-        read_file(scratch_path(in, entry->d_name), text, sizeof text - 1);
+        read_file(scratch_path(dir, entry->d_name), text, sizeof text - 1);
         if (process_runs(atoi(text)))
             *running = atoi(text);
     }
@@ -66,10 +66,10 @@ static inline int count_processes(scratch *in, int *running)
 }
 
 /* Fails the test unless `count` processes left their numbers and all of them have ended. */
-static inline void check_all_ended(scratch *in, int count)
+static inline void check_all_ended(scratch *dir, int count)
 {
     int running;
-    assert_int_equal(count_processes(in, &running), count);
+    assert_int_equal(count_processes(dir, &running), count);
     if (running)
         fail_msg("process %d still runs", running);
 }

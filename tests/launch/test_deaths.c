@@ -12,25 +12,25 @@ static const char leave_child[] = "exec 2>/dev/null\n"
                                   "touch ready.$RANK\n";
 
 /* Nothing waits for what a killed launcher has started. */
-static void check_all_end(scratch *in, int count)
+static void check_all_end(scratch *dir, int count)
 {
     enum { POLLS = 1500 };
     int running;
-    for (int poll = 0; poll < POLLS && count_processes(in, &running) > 0 && running; poll++)
+    for (int poll = 0; poll < POLLS && count_processes(dir, &running) > 0 && running; poll++)
         nanosleep(&(struct timespec){0, 10000000}, NULL);
-    check_all_ended(in, count);
+    check_all_ended(dir, count);
 }
 
 /* Runs a job of programs that ignore SIGTERM, of which rank 1 kills a process. */
-static void run_with_death(program_run *to, scratch *in, const char *victim, const char *options)
+static void run_with_death(program_run *run, scratch *dir, const char *victim, const char *options)
 {
-    write_script(in,
+    write_script(dir,
                  "%s%strap '' TERM\n"
                  "[ $RANK = 1 ] && { all ready; kill -KILL %s; }\n"
                  "while :; do sleep 0.01; done\n",
                  find_launcher, leave_child, victim);
-    launch(to, in, options);
-    check_all_end(in, 4);
+    launch(run, dir, options);
+    check_all_end(dir, 4);
 }
 
 static void sessions_end_when_the_launcher_is_killed(void **state)
@@ -72,9 +72,9 @@ static void sessions_end_when_mpirun_and_the_launcher_are_killed(void **state)
 /* The programs take their time to end, as those do that save. */
 static void attempt_begins_when_nothing_of_the_last_one_runs(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
-    write_script(in,
+    write_script(dir,
                  "if [ $TORCHELASTIC_RESTART_COUNT = 1 ]; then\n"
                  "    for one in pid.*.0 pid.left.*; do\n"
                  "        [ ! -d /proc/$(cat $one) ] || echo $one runs\n"
@@ -86,14 +86,14 @@ static void attempt_begins_when_nothing_of_the_last_one_runs(void **state)
                  "[ $RANK = 1 ] && { all ready; kill -KILL $mpirun; }\n"
                  "while :; do sleep 0.01; done\n",
                  find_launcher, leave_child);
-    launch(&run, in, "-n 2 --max-restarts 1 --grace 1");
+    launch(&run, dir, "-n 2 --max-restarts 1 --grace 1");
     assert_int_equal(run.status, 0);
     assert_string_equal(run.out, "");
     check_line(run.err, "^sluice: attempt 1 of 2: mpirun was killed by signal 9 \\(Killed\\); "
                         "starting again$");
-    assert_int_equal(access(scratch_path(in, "saved.0"), F_OK), 0);
-    assert_int_equal(access(scratch_path(in, "saved.1"), F_OK), 0);
-    check_all_ended(in, 6);
+    assert_int_equal(access(scratch_path(dir, "saved.0"), F_OK), 0);
+    assert_int_equal(access(scratch_path(dir, "saved.1"), F_OK), 0);
+    check_all_ended(dir, 6);
 }
 
 int deaths_tests(void)

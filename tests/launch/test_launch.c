@@ -120,14 +120,14 @@ static void bad_command_line_is_one_sentence(void **state)
 
 static void mpirun_that_is_missing_or_another_is_named(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     char before[4096];
     snprintf(before, sizeof before, "%s", getenv("PATH"));
-    setenv("PATH", in->directory, 1);
+    setenv("PATH", dir->directory, 1);
     program_start(&run, "launch -n 2 true");
     check_refused(&run, 1, "there is no mpirun on PATH that runs: install Open MPI");
-    const char *path = scratch_path(in, "mpirun");
+    const char *path = scratch_path(dir, "mpirun");
     static const char script[] = "#!/bin/sh\necho HYDRA build details:\n";
     write_file(path, script, sizeof script - 1);
     assert_int_equal(chmod(path, 0700), 0);
@@ -305,21 +305,21 @@ static void hosts_without_sense_are_refused(void **state)
 static void ssh_is_given_a_host_after_its_options(void **state)
 {
     static const char ssh[] = "#!/bin/sh\necho \"$@\" >\"${0%/*}/words\"\nexit 1\n";
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     char before[4096], path[8192], words[256] = "";
     skip_without_mpirun();
-    write_file(scratch_path(in, "ssh"), ssh, sizeof ssh - 1);
-    write_file(scratch_path(in, "hosts"), "node2\n", 6);
-    assert_int_equal(chmod(scratch_path(in, "ssh"), 0700), 0);
+    write_file(scratch_path(dir, "ssh"), ssh, sizeof ssh - 1);
+    write_file(scratch_path(dir, "hosts"), "node2\n", 6);
+    assert_int_equal(chmod(scratch_path(dir, "ssh"), 0700), 0);
     snprintf(before, sizeof before, "%s", getenv("PATH"));
-    snprintf(path, sizeof path, "%s:%s", in->directory, before);
+    snprintf(path, sizeof path, "%s:%s", dir->directory, before);
     setenv("PATH", path, 1);
     program_start(&run, "launch -n 1 --max-restarts 1 --elastic 1:1 --hosts %s/hosts true",
-                  in->directory);
+                  dir->directory);
     setenv("PATH", before, 1);
     check_text(run.err, "no host of ");
-    read_file(scratch_path(in, "words"), words, sizeof words - 1);
+    read_file(scratch_path(dir, "words"), words, sizeof words - 1);
     assert_string_equal(words, "-o BatchMode=yes -- node2 true\n");
 }
 
@@ -328,15 +328,15 @@ static void agent_is_cut_at_blanks(void **state)
 {
     static const char agent[] = "[ \"$1\" = word ] || exit 1\nshift 2\nexec sh -c \"$*\"\n";
     static const char *const elastic[] = {"", "--max-restarts 1 --elastic 1:1"};
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     skip_without_mpirun();
-    write_file(scratch_path(in, "agent"), agent, sizeof agent - 1);
-    write_file(scratch_path(in, "hosts"), "node2 slots=1\n", 14);
+    write_file(scratch_path(dir, "agent"), agent, sizeof agent - 1);
+    write_file(scratch_path(dir, "hosts"), "node2 slots=1\n", 14);
     for (int i = 0; i < 2; i++) {
         program_start(&run,
                       "launch -n 1 %s --hosts %s/hosts --launch-agent sh$%s/agent$$word echo here",
-                      elastic[i], in->directory, in->directory);
+                      elastic[i], dir->directory, dir->directory);
         assert_int_equal(run.status, 0);
         assert_string_equal(run.out, "here\n");
     }
@@ -369,18 +369,18 @@ static void elastic_job_follows_its_hosts(void **state)
         "     guard=$(parent $PPID); touch lost.node2; kill -9 $PPID $guard $(parent $guard);;\n"
         "2.0) cat attempts;;\n"
         "esac\n";
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     skip_without_mpirun();
-    write_file(scratch_path(in, "hosts"), hosts, sizeof hosts - 1);
-    write_file(scratch_path(in, "agent"), agent, sizeof agent - 1);
-    write_file(scratch_path(in, "job.sh"), script, sizeof script - 1);
-    write_file(scratch_path(in, "lost.node2"), "", 0);
-    assert_int_equal(chmod(scratch_path(in, "agent"), 0700), 0);
+    write_file(scratch_path(dir, "hosts"), hosts, sizeof hosts - 1);
+    write_file(scratch_path(dir, "agent"), agent, sizeof agent - 1);
+    write_file(scratch_path(dir, "job.sh"), script, sizeof script - 1);
+    write_file(scratch_path(dir, "lost.node2"), "", 0);
+    assert_int_equal(chmod(scratch_path(dir, "agent"), 0700), 0);
     program_start(&run,
                   "launch -n 2 --max-restarts 1 --elastic 1:2 --hosts %s/hosts --launch-agent "
                   "%s/agent --grace 5 sh %s/job.sh",
-                  in->directory, in->directory, in->directory);
+                  dir->directory, dir->directory, dir->directory);
     assert_int_equal(run.status, 0);
     check_line(run.out, "^attempt 0: 0 of 1$");
     check_line(run.out, "^attempt 1: 0 of 2$");
@@ -392,12 +392,12 @@ static void elastic_job_follows_its_hosts(void **state)
     check_line(run.err, "^sluice: attempt 1 of 2: rank 1 on .*; starting again with 1 "
                         "process$");
     check_line(run.err, "^sluice: 1 failure in ");
-    write_file(scratch_path(in, "lost.node2"), "", 0);
-    write_file(scratch_path(in, "hosts"), "node2\n", 6);
+    write_file(scratch_path(dir, "lost.node2"), "", 0);
+    write_file(scratch_path(dir, "hosts"), "node2\n", 6);
     program_start(&run,
                   "launch -n 1 --max-restarts 1 --elastic 1:1 --hosts %s/hosts --launch-agent "
                   "%s/agent true",
-                  in->directory, in->directory);
+                  dir->directory, dir->directory);
     assert_int_equal(run.status, 1);
     check_text(run.err, "launch: no host of ");
 }
@@ -406,12 +406,12 @@ static void elastic_job_follows_its_hosts(void **state)
 static void drawing_below_an_error_keeps_its_lines(void **state)
 {
     static const char table[] = "0F0,0B0\n1B0,1F0\n";
-    scratch *in = *state;
+    scratch *dir = *state;
     program_run run;
     skip_without_mpirun();
-    write_file(scratch_path(in, "bad\n\x1b[2J.csv"), table, strlen(table));
+    write_file(scratch_path(dir, "bad\n\x1b[2J.csv"), table, strlen(table));
     program_start(&run, "launch -n 2 %s schedule --schedule %s/bad\n\x1b[2J.csv",
-                  getenv("SLUICE_PROGRAM"), in->directory);
+                  getenv("SLUICE_PROGRAM"), dir->directory);
     assert_int_equal(run.status, 1);
     check_line(run.err, "^sluice: rank [01]: .*/bad\\\\x0a\\\\x1b\\[2J.csv: schedule: ");
     check_text(run.err, "1B0 comes before the micro-batch's forward:\n0F0\n1B0\nsluice: rank ");

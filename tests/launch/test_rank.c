@@ -73,7 +73,7 @@ static void turn_until(sli_wire_listener *listener, const bool *happened, const 
 }
 
 /* Answers the rank's call, and reads nothing that it sends then. */
-static void launch_rank(launched_rank *self, scratch *in, const char *script)
+static void launch_rank(launched_rank *self, scratch *dir, const char *script)
 {
     *self = (launched_rank){.heard.status = -1};
     sli_wire_listener_options options = {.ranks = 1,
@@ -85,7 +85,7 @@ static void launch_rank(launched_rank *self, scratch *in, const char *script)
                                          .ended = hear_end};
     sli_wire_address address;
     char text[SLI_WIRE_ADDRESS_BYTES];
-    snprintf(self->script, sizeof self->script, "%s", scratch_path(in, "job.sh"));
+    snprintf(self->script, sizeof self->script, "%s", scratch_path(dir, "job.sh"));
     write_file(self->script, script, strlen(script));
     check_ok(sli_wire_listen(&options, &address, &self->listener));
     sli_wire_address_print(&address, text);
@@ -192,14 +192,14 @@ static void rank_ends_though_what_its_program_left_does_not(void **state)
                                  "mv left.new left; until [ -e traced ]; do sleep 0.05; done\n";
     static launched_rank rank;
     char text[16] = "";
-    scratch *in = *state;
-    launch_rank(&rank, in, script);
-    while (access(scratch_path(in, "left"), F_OK) != 0)
+    scratch *dir = *state;
+    launch_rank(&rank, dir, script);
+    while (access(scratch_path(dir, "left"), F_OK) != 0)
         (void)sli_wire_listener_turn(rank.listener, -1, SLI_WIRE_TURN_SECONDS);
-    read_file(scratch_path(in, "left"), text, sizeof text - 1);
+    read_file(scratch_path(dir, "left"), text, sizeof text - 1);
     pid_t left = atoi(text);
     int refused = ptrace(PTRACE_SEIZE, left, NULL, NULL) == 0 ? 0 : errno;
-    write_file(scratch_path(in, "traced"), "", 0);
+    write_file(scratch_path(dir, "traced"), "", 0);
     bool ended = hears_end(&rank, 8);
     int status = 0;
     if (!refused)

@@ -26,9 +26,7 @@ static int bench_open(void **state)
 static int bench_close(void **state)
 {
     FREED bench *one = *state;
-    sl_memory_stats memory;
-    sl_device_memory(one->device, &memory);
-    assert_int_equal(memory.current_total_bytes, 0);
+    assert_int_equal(device_bytes(one->device), 0);
     sl_loss_destroy(&one->loss);
     sl_device_destroy(&one->device);
     return 0;

@@ -40,14 +40,14 @@ typedef struct scale {
 static sl_status scale_forward(sl_module *module, sl_pass *pass, const sl_tensor *in,
                                sl_tensor **out)
 {
-    const scale *at = sl_module_state(module);
-    const float *weight = sl_tensor_f32(sl_parameter_value(at->weight));
+    const scale *s = sl_module_state(module);
+    const float *weight = sl_tensor_f32(sl_parameter_value(s->weight));
     SL_TRY(sl_pass_save_alias(pass, in));
-    if (at->has == LEAVES_SAVED)
+    if (s->has == LEAVES_SAVED)
         SL_TRY(sl_pass_save_alias(pass, in));
     SL_TRY(sl_tensor_create(sl_pass_device(pass), SL_MEMORY_ACTIVATIONS, SL_F32,
                             sl_tensor_shape(in), out));
-    if (at->has == LEAKS && sli_pass_keeps(pass)) {
+    if (s->has == LEAKS && sli_pass_keeps(pass)) {
         assert_true(lost_count < sizeof lost / sizeof *lost);
         SL_TRY(sl_tensor_alias(*out, &lost[lost_count++]));
     }
@@ -56,22 +56,22 @@ static sl_status scale_forward(sl_module *module, sl_pass *pass, const sl_tensor
     return SL_OK;
 }
 
-static sl_status add_weight_gradient(const scale *at, const sl_tensor *in, const sl_tensor *grad,
+static sl_status add_weight_gradient(const scale *s, const sl_tensor *in, const sl_tensor *grad,
                                      float factor)
 {
     sl_tensor *weight;
-    SL_TRY(sl_parameter_grad(at->weight, &weight));
-    if (at->has == OVERWRITES)
+    SL_TRY(sl_parameter_grad(s->weight, &weight));
+    if (s->has == OVERWRITES)
         SL_TRY(sli_tensor_zero(weight));
     for (int64_t i = 0; i < sl_tensor_count(in); i++)
         sl_tensor_f32(weight)[i % WIDTH] += factor * sl_tensor_f32(in)[i] * sl_tensor_f32(grad)[i];
     return SL_OK;
 }
 
-static sl_status find_input_gradient(const scale *at, sl_tensor *grad, float factor,
+static sl_status find_input_gradient(const scale *s, sl_tensor *grad, float factor,
                                      sl_tensor **grad_in)
 {
-    const float *weight = sl_tensor_f32(sl_parameter_value(at->weight));
+    const float *weight = sl_tensor_f32(sl_parameter_value(s->weight));
     if (!grad_in)
         return SL_OK;
     for (int64_t i = 0; i < sl_tensor_count(grad); i++)
@@ -79,24 +79,24 @@ static sl_status find_input_gradient(const scale *at, sl_tensor *grad, float fac
     return sl_tensor_alias(grad, grad_in);
 }
 
-static float input_factor(const scale *at, const sl_pass *pass)
+static float input_factor(const scale *s, const sl_pass *pass)
 {
-    return at->has == GRADIENT_OF_INPUT                          ? 1.02f
-           : at->has == COARSE_IN_BF16 && sli_pass_is_bf16(pass) ? 1.1f
-                                                                 : 1;
+    return s->has == GRADIENT_OF_INPUT                          ? 1.02f
+           : s->has == COARSE_IN_BF16 && sli_pass_is_bf16(pass) ? 1.1f
+                                                                : 1;
 }
 
 static sl_status scale_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
                                 sl_tensor **grad_in)
 {
-    const scale *at = sl_module_state(module);
+    const scale *s = sl_module_state(module);
     sl_tensor *in;
     SL_TRY(sl_pass_pop(pass, &in));
     sl_status status = SL_OK;
-    if (at->has != NEEDS_THE_INPUTS || grad_in)
-        status = add_weight_gradient(at, in, grad_out, at->has == GRADIENT_OF_WEIGHT ? 1.02f : 1);
+    if (s->has != NEEDS_THE_INPUTS || grad_in)
+        status = add_weight_gradient(s, in, grad_out, s->has == GRADIENT_OF_WEIGHT ? 1.02f : 1);
     sl_tensor_destroy(&in);
-    return status == SL_OK ? find_input_gradient(at, grad_out, input_factor(at, pass), grad_in)
+    return status == SL_OK ? find_input_gradient(s, grad_out, input_factor(s, pass), grad_in)
                            : status;
 }
 
@@ -104,54 +104,54 @@ static sl_status scale_backward(sl_module *module, sl_pass *pass, sl_tensor *gra
 static sl_status scale_backward_input(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
                                       sl_tensor **grad_in)
 {
-    const scale *at = sl_module_state(module);
+    const scale *s = sl_module_state(module);
     sl_tensor *in, *grad;
     SL_TRY(sl_pass_pop(pass, &in));
     SL_TRY(sl_tensor_create(sl_pass_device(pass), SL_MEMORY_ACTIVATIONS, SL_F32,
                             sl_tensor_shape(grad_out), &grad));
     SL_TRY(sl_tensor_copy(grad, grad_out));
-    if (at->has == LEAVES_DEFERRED) {
+    if (s->has == LEAVES_DEFERRED) {
         sl_tensor *more;
         SL_TRY(sl_tensor_alias(in, &more));
         SL_TRY(sl_pass_defer(pass, &more));
     }
     SL_TRY(sl_pass_defer(pass, &in));
     SL_TRY(sl_pass_defer(pass, &grad));
-    return find_input_gradient(at, grad_out,
-                               input_factor(at, pass) * (at->has == INPUT_OF_HALVES ? 2 : 1),
+    return find_input_gradient(s, grad_out,
+                               input_factor(s, pass) * (s->has == INPUT_OF_HALVES ? 2 : 1),
                                grad_in);
 }
 
 static sl_status scale_backward_weight(sl_module *module, sl_pass *pass)
 {
-    const scale *at = sl_module_state(module);
+    const scale *s = sl_module_state(module);
     SCOPED(sl_tensor) *grad = NULL, *in = NULL;
     SL_TRY(sl_pass_take_deferred(pass, &in));
     SL_TRY(sl_pass_take_deferred(pass, &grad));
-    return add_weight_gradient(at, in, grad,
-                               at->has == HALVES               ? 2
-                               : at->has == GRADIENT_OF_WEIGHT ? 1.02f
-                                                               : 1);
+    return add_weight_gradient(s, in, grad,
+                               s->has == HALVES               ? 2
+                               : s->has == GRADIENT_OF_WEIGHT ? 1.02f
+                                                              : 1);
 }
 
 static sl_status scale_output_shape(const sl_module *module, const sl_shape *in, sl_shape *out)
 {
-    const scale *at = sl_module_state(module);
+    const scale *s = sl_module_state(module);
     *out = *in;
-    out->size[0] += at->has == SHAPE;
+    out->size[0] += s->has == SHAPE;
     return SL_OK;
 }
 
 static int64_t scale_saved_bytes(const sl_module *module, const sl_shape *in)
 {
-    const scale *at = sl_module_state(module);
-    return (int64_t)sizeof(float) * sl_shape_count(in) + (at->has == SAVED_BYTES);
+    const scale *s = sl_module_state(module);
+    return (int64_t)sizeof(float) * sl_shape_count(in) + (s->has == SAVED_BYTES);
 }
 
 static int64_t scale_deferred_bytes(const sl_module *module, const sl_shape *in)
 {
-    const scale *at = sl_module_state(module);
-    return 2 * (int64_t)sizeof(float) * sl_shape_count(in) + (at->has == DEFERRED_BYTES);
+    const scale *s = sl_module_state(module);
+    return 2 * (int64_t)sizeof(float) * sl_shape_count(in) + (s->has == DEFERRED_BYTES);
 }
 
 static void keep_state(void *state)

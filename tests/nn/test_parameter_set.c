@@ -40,9 +40,7 @@ static int make_device(void **state)
 static int free_device(void **state)
 {
     SCOPED(sl_device) *device = *state;
-    sl_memory_stats memory;
-    sl_device_memory(device, &memory);
-    assert_int_equal(memory.current_total_bytes, 0);
+    assert_int_equal(device_bytes(device), 0);
     return 0;
 }
 

@@ -29,13 +29,6 @@ static sl_pass *new_pass(bool keep, bool training)
     return pass;
 }
 
-static int64_t bytes_in_use(void)
-{
-    sl_memory_stats memory;
-    sl_device_memory(device, &memory);
-    return (int64_t)memory.current_total_bytes;
-}
-
 static void keeping_pass_gives_back_in_reverse(void **state)
 {
     sl_pass *pass = new_pass(true, true);
@@ -57,7 +50,7 @@ static void keeping_pass_gives_back_in_reverse(void **state)
     assert_null(popped);
     sl_tensor_destroy(&second);
     sl_pass_destroy(&pass);
-    assert_int_equal(bytes_in_use(), 0);
+    assert_int_equal(device_bytes(device), 0);
 }
 
 static void pass_frees_what_it_holds(void **state)
@@ -68,10 +61,10 @@ static void pass_frees_what_it_holds(void **state)
         sl_tensor *tensor = random_tensor(device, &shape, 1);
         check_ok(sl_pass_save(pass, &tensor));
     }
-    assert_int_equal(bytes_in_use(), 20 * 16);
+    assert_int_equal(device_bytes(device), 20 * 16);
     sl_pass_destroy(&pass);
     sl_pass_destroy(&pass);
-    assert_int_equal(bytes_in_use(), 0);
+    assert_int_equal(device_bytes(device), 0);
 }
 
 static void pass_that_does_not_keep_drops_at_once(void **state)
@@ -83,7 +76,7 @@ static void pass_that_does_not_keep_drops_at_once(void **state)
     check_ok(sl_pass_save(pass, &tensor));
     assert_null(tensor);
     check_ok(sl_pass_save_alias(pass, shared));
-    assert_int_equal(bytes_in_use(), 16);
+    assert_int_equal(device_bytes(device), 16);
     assert_int_equal(sli_pass_depth(pass), 0);
     assert_false(sli_pass_keeps(pass));
     sl_tensor_destroy(&shared);

@@ -28,27 +28,27 @@ typedef struct results {
     int64_t saved_bytes, deferred_bytes;
 } results;
 
-static void add_result(results *to, const sl_tensor *tensor)
+static void add_result(results *r, const sl_tensor *tensor)
 {
     assert_int_equal(sl_tensor_dtype(tensor), SL_F32);
-    assert_true(to->count < MOST_ARRAYS);
-    to->counts[to->count] = sl_tensor_count(tensor);
-    to->arrays[to->count++] = tensor_values(tensor);
+    assert_true(r->count < MOST_ARRAYS);
+    r->counts[r->count] = sl_tensor_count(tensor);
+    r->arrays[r->count++] = tensor_values(tensor);
 }
 
-static void add_gradients(results *to, sl_parameter_set *set)
+static void add_gradients(results *r, sl_parameter_set *set)
 {
     for (int i = 0; i < sl_parameter_set_count(set); i++) {
         sl_parameter *parameter = sl_parameter_set_get(set, i);
         if (sl_parameter_get_kind(parameter) == SL_PARAMETER_TRAINED)
-            add_result(to, gradient_of(parameter));
+            add_result(r, gradient_of(parameter));
     }
 }
 
-static void free_results(results *of)
+static void free_results(results *r)
 {
-    for (int i = 0; i < of->count; i++)
-        free(of->arrays[i]);
+    for (int i = 0; i < r->count; i++)
+        free(r->arrays[i]);
 }
 
 /* Parameters of random values, the same in both precisions. */
@@ -144,7 +144,6 @@ static sl_device *create_device(int way)
 static void check_layer_in(sl_device *device, const char *what, module_case one,
                            double gradient_bound)
 {
-    sl_memory_stats memory;
     results exact, rounded, halves;
     run_layer(&one, device, SL_PRECISION_F32, false, &exact);
     run_layer(&one, device, SL_PRECISION_BF16, false, &rounded);
@@ -157,8 +156,7 @@ static void check_layer_in(sl_device *device, const char *what, module_case one,
     free_results(&exact);
     free_results(&rounded);
     free_results(&halves);
-    sl_device_memory(device, &memory);
-    assert_int_equal(memory.current_total_bytes, 0);
+    assert_int_equal(device_bytes(device), 0);
     sl_device_destroy(&device);
 }
 
@@ -276,7 +274,6 @@ static void run_loss(const decoder_case *one, sl_device *device, sl_precision pr
 
 static void check_loss_in(sl_device *device, const decoder_case *one)
 {
-    sl_memory_stats memory;
     results exact, rounded, halves, exact_halves;
     run_loss(one, device, SL_PRECISION_F32, false, &exact);
     run_loss(one, device, SL_PRECISION_F32, true, &exact_halves);
@@ -289,8 +286,7 @@ static void check_loss_in(sl_device *device, const decoder_case *one)
     free_results(&exact_halves);
     free_results(&rounded);
     free_results(&halves);
-    sl_device_memory(device, &memory);
-    assert_int_equal(memory.current_total_bytes, 0);
+    assert_int_equal(device_bytes(device), 0);
     sl_device_destroy(&device);
 }
 

@@ -47,30 +47,28 @@ typedef struct lab {
 
 static lab open_lab(bool keep)
 {
-    lab at;
+    lab made;
     const sl_shape shape = sl_shape_2d(2, 3);
-    check_ok(sl_device_create_cpu(1, &at.device));
-    check_ok(sl_pass_create(&(sl_pass_options){.device = at.device, .keep = keep}, &at.pass));
-    at.rows = random_tensor(at.device, &shape, 1);
-    return at;
+    check_ok(sl_device_create_cpu(1, &made.device));
+    check_ok(sl_pass_create(&(sl_pass_options){.device = made.device, .keep = keep}, &made.pass));
+    made.rows = random_tensor(made.device, &shape, 1);
+    return made;
 }
 
-static void lab_destroy(lab *at)
+static void lab_destroy(lab *made)
 {
-    sl_memory_stats stats;
-    sl_tensor_destroy(&at->rows);
-    sl_pass_destroy(&at->pass);
-    sl_device_memory(at->device, &stats);
-    assert_int_equal(stats.current_total_bytes, 0);
-    sl_device_destroy(&at->device);
+    sl_tensor_destroy(&made->rows);
+    sl_pass_destroy(&made->pass);
+    assert_int_equal(device_bytes(made->device), 0);
+    sl_device_destroy(&made->device);
 }
 
-static void stash_and_pop(const lab *at)
+static void stash_and_pop(const lab *made)
 {
     SCOPED(sl_tensor) *popped = NULL;
-    check_ok(sl_pass_stash_skip(at->pass, "a", at->rows));
-    check_ok(sl_pass_pop_skip(at->pass, "a", &popped));
-    assert_ptr_equal(sl_tensor_data(popped), sl_tensor_data(at->rows));
+    check_ok(sl_pass_stash_skip(made->pass, "a", made->rows));
+    check_ok(sl_pass_pop_skip(made->pass, "a", &popped));
+    assert_ptr_equal(sl_tensor_data(popped), sl_tensor_data(made->rows));
 }
 
 static void tensors_are_popped_once(void **state)

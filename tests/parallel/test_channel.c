@@ -30,11 +30,8 @@ static void ends_destroy(ends *e)
 {
     sli_channel_destroy(&e->channel);
     assert_null(e->channel);
-    sl_memory_stats stats;
-    sl_device_memory(e->from, &stats);
-    assert_int_equal(stats.current_total_bytes, 0);
-    sl_device_memory(e->to, &stats);
-    assert_int_equal(stats.current_total_bytes, 0);
+    assert_int_equal(device_bytes(e->from), 0);
+    assert_int_equal(device_bytes(e->to), 0);
     sl_device_destroy(&e->from);
     sl_device_destroy(&e->to);
     sli_failure_destroy(&e->failure);

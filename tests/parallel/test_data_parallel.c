@@ -31,6 +31,21 @@ static sl_status create_model(void *arg, sl_module **out)
     return create_sequential(modules, 4, out);
 }
 
+/* Makes the devices, the module and its replicas. */
+static void open_replicas(lab *opened, sl_status (*create)(void *, sl_module **), void *arg)
+{
+    for (int i = 0; i < opened->count; i++)
+        check_ok(sl_device_create_cpu(1, &opened->devices[i]));
+    check_ok(create(arg, &opened->module));
+    check_ok(sl_data_parallel_create(&(sl_data_parallel_options){.module = opened->module,
+                                                                 .replicate = create,
+                                                                 .arg = arg,
+                                                                 .devices = opened->devices,
+                                                                 .device_count = opened->count,
+                                                                 .seed = 4},
+                                     &opened->parallel));
+}
+
 static lab open_lab_in(sl_precision precision, int count)
 {
     lab opened = {.count = count};
@@ -58,9 +73,7 @@ static void lab_destroy(lab *dead)
     sl_data_parallel_destroy(&dead->parallel);
     sl_module_destroy(&dead->module);
     for (int i = 0; i < dead->count; i++) {
-        sl_memory_stats stats;
-        sl_device_memory(dead->devices[i], &stats);
-        assert_int_equal(stats.current_total_bytes, 0);
+        assert_int_equal(device_bytes(dead->devices[i]), 0);
         sl_device_destroy(&dead->devices[i]);
     }
 }
@@ -78,25 +91,25 @@ static float *flat_gradients(sl_parameter_set *set, int64_t *count)
 }
 
 /* Two steps whose gradients add up; the second one's results. */
-static results train(const lab *at, int64_t rows)
+static results train(const lab *made, int64_t rows)
 {
     results all = {0};
     sl_shape in_shape = sl_shape_2d(rows, IN), out_shape = sl_shape_2d(rows, OUT);
-    sl_parameter_set_zero_grad(sl_data_parallel_parameters(at->parallel));
+    sl_parameter_set_zero_grad(sl_data_parallel_parameters(made->parallel));
     for (uint64_t step = 0; step < 2; step++) {
-        SCOPED(sl_tensor) *input = random_tensor(at->devices[0], &in_shape, 11 + step);
-        SCOPED(sl_tensor) *grad = random_tensor(at->devices[0], &out_shape, 31 + step);
+        SCOPED(sl_tensor) *input = random_tensor(made->devices[0], &in_shape, 11 + step);
+        SCOPED(sl_tensor) *grad = random_tensor(made->devices[0], &out_shape, 31 + step);
         SCOPED(sl_tensor) *grad_input = NULL, *output = NULL;
         sl_pass_options pass = {.training = true, .keep = true, .seed = 8, .step = step};
-        check_ok(sl_data_parallel_forward(at->parallel, &pass, input, &output));
-        assert_ptr_equal(sl_tensor_device(output), at->devices[at->count - 1]);
-        check_ok(sl_data_parallel_backward(at->parallel, grad, &grad_input));
+        check_ok(sl_data_parallel_forward(made->parallel, &pass, input, &output));
+        assert_ptr_equal(sl_tensor_device(output), made->devices[made->count - 1]);
+        check_ok(sl_data_parallel_backward(made->parallel, grad, &grad_input));
         free(all.output);
         free(all.grad_input);
         all.output = tensor_values(output);
         all.grad_input = tensor_values(grad_input);
     }
-    all.grads = flat_gradients(sl_data_parallel_parameters(at->parallel), &all.grad_count);
+    all.grads = flat_gradients(sl_data_parallel_parameters(made->parallel), &all.grad_count);
     return all;
 }
 
@@ -169,15 +182,7 @@ static int replicas_used(int64_t rows, int devices)
 {
     probes all = {0};
     SCOPED(lab) at = {.count = devices};
-    for (int i = 0; i < devices; i++)
-        check_ok(sl_device_create_cpu(1, &at.devices[i]));
-    check_ok(create_probe(&all, &at.module));
-    sl_data_parallel_options options = {.module = at.module,
-                                        .replicate = create_probe,
-                                        .arg = &all,
-                                        .devices = at.devices,
-                                        .device_count = devices};
-    check_ok(sl_data_parallel_create(&options, &at.parallel));
+    open_replicas(&at, create_probe, &all);
     sl_shape shape = sl_shape_2d(rows, 2);
     SCOPED(sl_tensor) *input = random_tensor(at.devices[0], &shape, 1), *output = NULL;
     check_ok(sl_data_parallel_forward(at.parallel, &(sl_pass_options){0}, input, &output));
@@ -275,16 +280,7 @@ static void check_numbers(int dims)
 {
     enum { ROWS = 7, REPLICAS = 3 };
     SCOPED(lab) at = {.count = REPLICAS};
-    for (int i = 0; i < REPLICAS; i++)
-        check_ok(sl_device_create_cpu(1, &at.devices[i]));
-    check_ok(create_linear_mean(&dims, &at.module));
-    sl_data_parallel_options options = {.module = at.module,
-                                        .replicate = create_linear_mean,
-                                        .arg = &dims,
-                                        .devices = at.devices,
-                                        .device_count = REPLICAS,
-                                        .seed = 4};
-    check_ok(sl_data_parallel_create(&options, &at.parallel));
+    open_replicas(&at, create_linear_mean, &dims);
     SCOPED(sl_module) *single = NULL;
     SCOPED(sl_parameter_set) *set = NULL;
     check_ok(create_linear_mean(&dims, &single));
@@ -327,11 +323,11 @@ typedef struct seldom {
     bool uses_it;
 } seldom;
 
-static sl_status copy_of(const sl_tensor *from, sl_tensor **out)
+static sl_status copy_of(const sl_tensor *source, sl_tensor **out)
 {
-    SL_TRY(sl_tensor_create(sl_tensor_device(from), SL_MEMORY_ACTIVATIONS, SL_F32,
-                            sl_tensor_shape(from), out));
-    return sl_tensor_copy(*out, from);
+    SL_TRY(sl_tensor_create(sl_tensor_device(source), SL_MEMORY_ACTIVATIONS, SL_F32,
+                            sl_tensor_shape(source), out));
+    return sl_tensor_copy(*out, source);
 }
 
 static sl_status seldom_forward(sl_module *module, sl_pass *pass, const sl_tensor *in,
@@ -376,15 +372,7 @@ static void parameter_that_no_replica_uses_keeps_its_value(void **state)
     int made = 0;
     SCOPED(lab) at = {.count = 3};
     SCOPED(sl_optimizer) *optimizer = NULL;
-    for (int i = 0; i < at.count; i++)
-        check_ok(sl_device_create_cpu(1, &at.devices[i]));
-    check_ok(create_seldom(&made, &at.module));
-    sl_data_parallel_options options = {.module = at.module,
-                                        .replicate = create_seldom,
-                                        .arg = &made,
-                                        .devices = at.devices,
-                                        .device_count = at.count};
-    check_ok(sl_data_parallel_create(&options, &at.parallel));
+    open_replicas(&at, create_seldom, &made);
     sl_parameter_set *set = sl_data_parallel_parameters(at.parallel);
     sl_optimizer_options decays = {.kind = SL_OPTIMIZER_SGD, .weight_decay = 0.5f};
     check_ok(sl_optimizer_create(&decays, set, &optimizer));
@@ -411,15 +399,7 @@ static void error_is_the_lowest_failing_replicas(void **state)
 {
     probes all = {.each = {[1] = {.fail_forward = 1}, [2] = {.fail_forward = 1}}};
     SCOPED(lab) at = {.count = 3};
-    for (int i = 0; i < at.count; i++)
-        check_ok(sl_device_create_cpu(1, &at.devices[i]));
-    check_ok(create_probe(&all, &at.module));
-    sl_data_parallel_options options = {.module = at.module,
-                                        .replicate = create_probe,
-                                        .arg = &all,
-                                        .devices = at.devices,
-                                        .device_count = at.count};
-    check_ok(sl_data_parallel_create(&options, &at.parallel));
+    open_replicas(&at, create_probe, &all);
     sl_shape shape = sl_shape_2d(6, 2);
     SCOPED(sl_tensor) *input = random_tensor(at.devices[0], &shape, 1), *output = NULL;
     sl_tensor *grad;

@@ -119,22 +119,22 @@ static sl_status make_rows(sl_device *device, int64_t first, int64_t rows, int w
 }
 
 /* Rows `from` to `to` - 1 of the step's, which count as many times as there are of them. */
-static sl_status train_on_rows(const replica_case *one, const rig *at, int64_t from, int64_t to,
+static sl_status train_on_rows(const replica_case *one, const rig *r, int64_t from, int64_t to,
                                uint64_t step)
 {
     int64_t first = (int64_t)step * one->rows + from, rows = to - from;
     SCOPED(sl_tensor) *targets = NULL, *input = NULL;
     double loss;
-    SL_TRY(make_rows(at->devices[0], first, rows, 0, &input));
-    SL_TRY(make_rows(at->devices[0], first, rows, 1, &targets));
-    double ranks = at->ddp ? one->ranks : 1;
+    SL_TRY(make_rows(r->devices[0], first, rows, 0, &input));
+    SL_TRY(make_rows(r->devices[0], first, rows, 1, &targets));
+    double ranks = r->ddp ? one->ranks : 1;
     sl_pipe_batch batch = {.input = input,
                            .targets = targets,
                            .step = step,
                            .first_sample = first,
                            .weight = (double)rows * ranks / (double)one->rows};
-    sl_pipe_zero_grad(at->pipe);
-    return at->ddp ? sl_ddp_train(at->ddp, &batch, &loss) : sl_pipe_train(at->pipe, &batch, &loss);
+    sl_pipe_zero_grad(r->pipe);
+    return r->ddp ? sl_ddp_train(r->ddp, &batch, &loss) : sl_pipe_train(r->pipe, &batch, &loss);
 }
 
 /* ---- Comparing -------------------------------------------------------------------------- */
@@ -155,19 +155,19 @@ static sl_status same_bits(sl_group *group, const void *data, size_t bytes, cons
     return expect(memcmp(first, data, bytes) == 0, "%s to be rank 0's, bit for bit", what);
 }
 
-static sl_status train_replica(sl_group *group, const expectation *wanted, const rig *at)
+static sl_status train_replica(sl_group *group, const expectation *wanted, const rig *r)
 {
     const replica_case *one = wanted->one;
     int rank = sl_group_rank(group);
     for (uint64_t step = 0; step < STEPS; step++) {
         double norm;
-        SL_TRY(train_on_rows(one, at, one->rows * rank / one->ranks,
+        SL_TRY(train_on_rows(one, r, one->rows * rank / one->ranks,
                              one->rows * (rank + 1) / one->ranks, step));
-        SL_TRY(sl_pipe_optimizer_step(at->optimizer, 0.1, 0.25, &norm));
+        SL_TRY(sl_pipe_optimizer_step(r->optimizer, 0.1, 0.25, &norm));
         SL_TRY(same_bits(group, &norm, sizeof norm, "the clipped norm"));
     }
     int64_t count;
-    FREED float *values = pipe_values(at->pipe, &count);
+    FREED float *values = pipe_values(r->pipe, &count);
     SL_TRY(same_bits(group, values, (size_t)count * sizeof *values, "the weights"));
     double distance = relative_distance(values, wanted->values, count);
     return expect(count == wanted->count && distance < 2e-6,
@@ -322,25 +322,25 @@ static void step_that_fails_on_one_rank_ends_on_all_with_its_error(void **state)
 static sl_status refuse_shards(sl_group *group, void *arg)
 {
     replica_case one = small_case;
-    rig at;
+    rig r;
     for (one.shards = 1; one.shards <= 3;
          one.shards += 2) { /* too few; more, with unused parameters */
         one.finds_unused = one.shards == 3;
-        sl_status status = open_trainee(&one, group, 1, &at);
-        rig_destroy(&at);
+        sl_status status = open_trainee(&one, group, 1, &r);
+        rig_destroy(&r);
         SL_TRY(expect(status == SL_ERR_INVALID && strstr(sl_error_text(), "shard"),
                       "%d shards to be refused, got \"%s\"", one.shards, sl_error_text()));
     }
     one.finds_unused = false;
-    SL_TRY(open_trainee(&one, group, 1, &at));
-    sl_status hook = sl_ddp_register_hook(at.ddp, sl_ddp_average_hook, NULL);
-    sl_status join = sl_ddp_join_begin(at.ddp, NULL);
-    rig_destroy(&at);
+    SL_TRY(open_trainee(&one, group, 1, &r));
+    sl_status hook = sl_ddp_register_hook(r.ddp, sl_ddp_average_hook, NULL);
+    sl_status join = sl_ddp_join_begin(r.ddp, NULL);
+    rig_destroy(&r);
     SL_TRY(expect(hook == SL_ERR_INVALID && join == SL_ERR_INVALID,
                   "no hook and no join with more shards than ranks"));
     one.shards = 3 + sl_group_rank(group);
-    sl_status status = open_trainee(&one, group, 1, &at);
-    rig_destroy(&at);
+    sl_status status = open_trainee(&one, group, 1, &r);
+    rig_destroy(&r);
     return expect(status == SL_ERR_INVALID && strstr(sl_error_text(), "options of rank"),
                   "other shards on another rank to be refused, got \"%s\"", sl_error_text());
 }

@@ -258,12 +258,12 @@ typedef struct exchange_case {
 
 /* Takes a step that exchanges nothing, then the same one with the other replica, which has the same
  * rows: so their average in f32 is what the first one gave. */
-static sl_status check_exchange(rig *at, sl_ddp *ddp, bool narrow)
+static sl_status check_exchange(rig *r, sl_ddp *ddp, bool narrow)
 {
     double loss;
     sl_tensor *grads;
-    sl_parameter_set *set = sl_pipe_parameters(at->pipe, 0);
-    SL_TRY(rig_train(at, &loss));
+    sl_parameter_set *set = sl_pipe_parameters(r->pipe, 0);
+    SL_TRY(rig_train(r, &loss));
     SL_TRY(sl_parameter_set_bucket_grads(set, 0, &grads));
     int64_t count = sl_tensor_count(grads), differing = 0, rounding = 0;
     int64_t bytes = count * (narrow ? 2 : 4);
@@ -273,9 +273,9 @@ static sl_status check_exchange(rig *at, sl_ddp *ddp, bool narrow)
     counting_ops counting = {*stage->ops, stage->ops, 0};
     counting.ops.collective = count_collective;
     stage->ops = &counting.ops;
-    at->ddp = ddp;
-    sl_status status = rig_train(at, &loss);
-    at->ddp = NULL;
+    r->ddp = ddp;
+    sl_status status = rig_train(r, &loss);
+    r->ddp = NULL;
     stage->ops = counting.real;
     for (int64_t i = 0; i < count; i++) {
         float expected = narrow ? rounded(own[i]) : own[i];

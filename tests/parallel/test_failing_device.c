@@ -162,13 +162,9 @@ static bool check_end(const char *who, sl_status status)
 
 static void check_nothing_left(const char *who, long number, sl_device *device)
 {
-    sl_memory_stats memory;
-    sl_device_memory(device, &memory);
-    if (memory.current_total_bytes == 0)
-        return;
-    print_error("%s: operation %ld failed, %ld bytes are left on a device\n", who, number,
-                (long)memory.current_total_bytes);
-    fail();
+    if (device_bytes(device) != 0)
+        fail_msg("%s: operation %ld failed, %ld bytes are left on a device", who, number,
+                 (long)device_bytes(device));
 }
 
 /* ---- A pipe of two stages --------------------------------------------------------------- */
@@ -327,11 +323,11 @@ static void destroy_run(run *r)
 
 /* Runs with operation `number` failing; true where there is no such operation. After a failure
  * before the first update, the pipe must train as if nothing had been. */
-static bool attempt(const plan *of, sl_device *const *devices, long number, bool dies, run *results)
+static bool attempt(const plan *p, sl_device *const *devices, long number, bool dies, run *results)
 {
-    run r = {.plan = of, .devices = {devices[0], devices[1]}};
+    run r = {.plan = p, .devices = {devices[0], devices[1]}};
     start(number, dies);
-    bool end = check_end(of->name, run_steps(&r));
+    bool end = check_end(p->name, run_steps(&r));
     if (number == 0)
         *results = r;
     else if (end)
@@ -343,23 +339,23 @@ static bool attempt(const plan *of, sl_device *const *devices, long number, bool
     }
     destroy_run(&r);
     for (int s = 0; s < STAGES; s++)
-        check_nothing_left(of->name, number, devices[s]);
+        check_nothing_left(p->name, number, devices[s]);
     return end;
 }
 
-static void check_plan(const plan *of)
+static void check_plan(const plan *p)
 {
     sl_device *devices[STAGES];
     run results;
     for (int s = 0; s < STAGES; s++)
         check_ok(create_device(&devices[s]));
-    attempt(of, devices, 0, false, &results);
+    attempt(p, devices, 0, false, &results);
     assert_true(isfinite(results.losses[0]) && results.losses[1] != results.losses[0]);
     long number = 1;
-    while (!attempt(of, devices, number, number % 2, &results))
+    while (!attempt(p, devices, number, number % 2, &results))
         number++;
     assert_in_range(number, 100, 5000);
-    print_message("%s: %ld operations failed in turn\n", of->name, number - 1);
+    print_message("%s: %ld operations failed in turn\n", p->name, number - 1);
     for (int s = 0; s < STAGES; s++)
         sl_device_destroy(&devices[s]);
 }

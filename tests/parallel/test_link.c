@@ -68,37 +68,37 @@ typedef struct linked {
     char names[RANKS][SLI_LOCATION_BYTES];
 } linked;
 
-static void begin_step(const linked *at, uint64_t sequence)
+static void begin_step(const linked *ends, uint64_t sequence)
 {
-    sli_link_begin(at->link, &(sli_link_step){.sequence = sequence}, NULL, 0);
+    sli_link_begin(ends->link, &(sli_link_step){.sequence = sequence}, NULL, 0);
 }
 
-static sl_status open_link(sl_group *group, linked *at)
+static sl_status open_link(sl_group *group, linked *ends)
 {
-    sli_link_options options = {.names = (const char(*)[SLI_LOCATION_BYTES])at->names,
-                                .failure = &at->failure};
-    sli_failure_init(&at->failure);
+    sli_link_options options = {.names = (const char(*)[SLI_LOCATION_BYTES])ends->names,
+                                .failure = &ends->failure};
+    sli_failure_init(&ends->failure);
     for (int r = 0; r < RANKS; r++)
-        snprintf(at->names[r], sizeof at->names[r], "rank %d", r);
+        snprintf(ends->names[r], sizeof ends->names[r], "rank %d", r);
     SL_TRY(sl_group_split(group, 0, &options.group));
-    SL_TRY(sli_link_create(&options, &at->link));
-    begin_step(at, 1);
+    SL_TRY(sli_link_create(&options, &ends->link));
+    begin_step(ends, 1);
     return SL_OK;
 }
 
-static void linked_destroy(linked *at)
+static void linked_destroy(linked *ends)
 {
-    sli_link_destroy(&at->link);
-    sli_failure_destroy(&at->failure);
+    sli_link_destroy(&ends->link);
+    sli_failure_destroy(&ends->failure);
 }
 
 /* Ends a step in which rank `from` alone has sent headers, so many to each other rank. */
-static sl_status end_step(sl_group *group, const linked *at, int from, int64_t headers)
+static sl_status end_step(sl_group *group, const linked *ends, int from, int64_t headers)
 {
     int64_t sent[RANKS], received[RANKS] = {0};
     received[from] = sl_group_rank(group) == from ? 0 : headers;
-    sli_link_stop(at->link, sent);
-    return sli_link_flush(at->link, received);
+    sli_link_stop(ends->link, sent);
+    return sli_link_flush(ends->link, received);
 }
 
 static void wait_for(const atomic_int *count, int value)
@@ -277,14 +277,15 @@ static sl_status send_unknown_kind(sl_group *group, void *arg)
     sli_transfer transfer;
     SCOPED(sl_group) *raw = NULL;
     sl_status status = SL_OK;
-    linked at = {0};
+    linked ends = {0};
     if (sl_group_rank(group) != 0) {
-        SL_TRY(open_link(group, &at));
-        while (sli_link_status(at.link) == SL_OK)
+        SL_TRY(open_link(group, &ends));
+        while (sli_link_status(ends.link) == SL_OK)
             sched_yield();
-        status = expect_error(sli_link_status(at.link), "rank 0 sent a header of the unknown kind");
+        status =
+            expect_error(sli_link_status(ends.link), "rank 0 sent a header of the unknown kind");
         meet(arg, 1);
-        linked_destroy(&at);
+        linked_destroy(&ends);
         return status;
     }
     SL_TRY(sl_group_split(group, 0, &raw));

@@ -33,17 +33,17 @@ static sl_schedule *open_table(const char *name, int ranks, int micros)
 }
 
 /* `cores` as in sl_partition_costs. */
-static double step_seconds(const sl_schedule *table, const times *of, const int *balance,
+static double step_seconds(const sl_schedule *table, const times *t, const int *balance,
                            const int *cores)
 {
     double costs[4][MOST_STAGES] = {{0}};
     sl_simulation simulation;
     for (int stage = 0, i = 0; stage < sl_schedule_stages(table); stage++)
         for (int end = i + balance[stage]; i < end; i++) {
-            costs[0][stage] += of->modules[i].forward;
-            costs[1][stage] += of->modules[i].backward_input;
-            costs[2][stage] += of->modules[i].backward_weight;
-            costs[3][stage] += of->modules[i].backward;
+            costs[0][stage] += t->modules[i].forward;
+            costs[1][stage] += t->modules[i].backward_input;
+            costs[2][stage] += t->modules[i].backward_weight;
+            costs[3][stage] += t->modules[i].backward;
         }
     check_ok(sl_schedule_simulate(table,
                                   &(sl_cost_model){.forward = costs[0],
@@ -58,18 +58,18 @@ static double step_seconds(const sl_schedule *table, const times *of, const int 
 }
 
 /* The shortest step of all cuts that give stages 0 ... stage - 1 what `balance` says. */
-static double shortest(const sl_schedule *table, const times *of, const int *cores, int *balance,
+static double shortest(const sl_schedule *table, const times *t, const int *cores, int *balance,
                        int stage, int left)
 {
     int stages = sl_schedule_stages(table);
     double best = 1e9;
     if (stage + 1 == stages) {
         balance[stage] = left;
-        return step_seconds(table, of, balance, cores);
+        return step_seconds(table, t, balance, cores);
     }
     for (int count = 1; count <= left - (stages - 1 - stage); count++) {
         balance[stage] = count;
-        double seconds = shortest(table, of, cores, balance, stage + 1, left - count);
+        double seconds = shortest(table, t, cores, balance, stage + 1, left - count);
         best = seconds < best ? seconds : best;
     }
     return best;
@@ -81,33 +81,33 @@ static void cut_is_the_best_of_all(void **state)
     for (int i = 0; sl_schedule_names[i]; i++)
         for (int ranks = 1; ranks <= 3; ranks++)
             for (uint32_t seed = 1; seed <= 3; seed++) {
-                times of;
+                times t;
                 int balance[MOST_STAGES], any[MOST_STAGES], sum = 0;
                 double seconds;
                 SCOPED(sl_schedule) *table = open_table(sl_schedule_names[i], ranks, 6);
-                make_times(MODULES, ranks, seed, &of);
+                make_times(MODULES, ranks, seed, &t);
                 check_ok(sl_partition_by_time(
-                    &(sl_partition_costs){.modules = MODULES, .profiles = of.ranks, .table = table},
+                    &(sl_partition_costs){.modules = MODULES, .profiles = t.ranks, .table = table},
                     balance, &seconds));
                 for (int stage = 0; stage < sl_schedule_stages(table); stage++)
                     sum += balance[stage];
                 assert_int_equal(sum, MODULES);
-                assert_true(seconds == step_seconds(table, &of, balance, NULL));
-                assert_float_equal(seconds, shortest(table, &of, NULL, any, 0, MODULES), 1e-9);
+                assert_true(seconds == step_seconds(table, &t, balance, NULL));
+                assert_float_equal(seconds, shortest(table, &t, NULL, any, 0, MODULES), 1e-9);
             }
 }
 
 /* Where there are too many cuts to try all. */
 static void many_equal_modules_are_spread_evenly(void **state)
 {
-    times of;
+    times t;
     int balance[MOST_STAGES];
     SCOPED(sl_schedule) *table = open_table("1f1b", MOST_STAGES, 16);
-    make_times(MOST_MODULES, MOST_STAGES, 0, &of);
-    of.modules[MOST_MODULES - 1].forward *= 4; /* a last module like four others */
-    of.modules[MOST_MODULES - 1].backward *= 4;
+    make_times(MOST_MODULES, MOST_STAGES, 0, &t);
+    t.modules[MOST_MODULES - 1].forward *= 4; /* a last module like four others */
+    t.modules[MOST_MODULES - 1].backward *= 4;
     check_ok(sl_partition_by_time(
-        &(sl_partition_costs){.modules = MOST_MODULES, .profiles = of.ranks, .table = table},
+        &(sl_partition_costs){.modules = MOST_MODULES, .profiles = t.ranks, .table = table},
         balance, NULL));
     for (int stage = 0; stage + 1 < MOST_STAGES; stage++)
         assert_in_range(balance[stage], 4, 6);
@@ -117,17 +117,16 @@ static void many_equal_modules_are_spread_evenly(void **state)
 /* The rank of a slower device gets fewer modules. */
 static void each_rank_has_its_own_times(void **state)
 {
-    times of;
+    times t;
     sl_module_profile slow[12];
     int balance[2];
     SCOPED(sl_schedule) *table = open_table("gpipe", 2, 8);
-    make_times(12, 2, 0, &of);
+    make_times(12, 2, 0, &t);
     for (int i = 0; i < 12; i++)
-        slow[i] =
-            (sl_module_profile){2 * of.modules[i].forward, 2 * of.modules[i].backward, 0, 0, 0};
-    of.ranks[1] = slow;
+        slow[i] = (sl_module_profile){2 * t.modules[i].forward, 2 * t.modules[i].backward, 0, 0, 0};
+    t.ranks[1] = slow;
     check_ok(sl_partition_by_time(
-        &(sl_partition_costs){.modules = 12, .profiles = of.ranks, .table = table}, balance, NULL));
+        &(sl_partition_costs){.modules = 12, .profiles = t.ranks, .table = table}, balance, NULL));
     assert_in_range(balance[0], 7, 8); /* of equal ones it would have 6 at most */
 }
 
@@ -136,14 +135,14 @@ static void each_rank_has_its_own_times(void **state)
 static void slow_link_is_crossed_by_the_narrowest_tensor(void **state)
 {
     enum { MODULES = 12, RANKS = 3, NARROW = 5 };
-    times of;
+    times t;
     int balance[RANKS], without[RANKS];
     sl_link_cost links[RANKS][RANKS] = {{{0}}};
     SCOPED(sl_schedule) *table = open_table("1f1b", RANKS, 6);
-    sl_partition_costs costs = {.modules = MODULES, .profiles = of.ranks, .table = table};
-    make_times(MODULES, RANKS, 0, &of);
+    sl_partition_costs costs = {.modules = MODULES, .profiles = t.ranks, .table = table};
+    make_times(MODULES, RANKS, 0, &t);
     for (int i = 0; i < MODULES; i++)
-        of.modules[i].output_bytes = i + 1 == NARROW ? 1000 : 64000;
+        t.modules[i].output_bytes = i + 1 == NARROW ? 1000 : 64000;
     check_ok(sl_partition_by_time(&costs, without, NULL));
     assert_in_range(without[0], 3, 4);
     costs.links = &links[0][0];
@@ -164,13 +163,13 @@ static bool first_stage_has_at_most(void *context, const int *balance)
 
 static void cuts_that_do_not_fit_are_left_out(void **state)
 {
-    times of;
+    times t;
     int balance[2] = {0}, most = 2;
     double seconds = 7;
     SCOPED(sl_schedule) *table = open_table("gpipe", 2, 8);
-    make_times(12, 2, 0, &of);
+    make_times(12, 2, 0, &t);
     sl_partition_costs costs = {.modules = 12,
-                                .profiles = of.ranks,
+                                .profiles = t.ranks,
                                 .table = table,
                                 .fits = first_stage_has_at_most,
                                 .context = &most};
@@ -190,14 +189,14 @@ static void cuts_that_do_not_fit_are_left_out(void **state)
 /* Too many cuts to try all, and the search begins with one that does not fit. */
 static void cut_that_fits_is_found_beyond_the_even_one(void **state)
 {
-    times of;
+    times t;
     SCOPED(sl_schedule) *table = open_table("1f1b", MOST_STAGES, 16);
-    make_times(MOST_MODULES, MOST_STAGES, 0, &of);
+    make_times(MOST_MODULES, MOST_STAGES, 0, &t);
     for (int most = 1; most <= 4; most++) {
         int balance[MOST_STAGES], sum = 0;
         double seconds;
         check_ok(sl_partition_by_time(&(sl_partition_costs){.modules = MOST_MODULES,
-                                                            .profiles = of.ranks,
+                                                            .profiles = t.ranks,
                                                             .table = table,
                                                             .fits = first_stage_has_at_most,
                                                             .context = &most},
@@ -208,7 +207,7 @@ static void cut_that_fits_is_found_beyond_the_even_one(void **state)
         }
         assert_int_equal(sum, MOST_MODULES);
         assert_in_range(balance[0], 1, most);
-        assert_true(seconds == step_seconds(table, &of, balance, NULL));
+        assert_true(seconds == step_seconds(table, &t, balance, NULL));
     }
 }
 
@@ -218,18 +217,18 @@ static void ranks_on_the_same_cores_get_fewer_modules(void **state)
     enum { MODULES = 12, RANKS = 3 };
     static const int cores[RANKS] = {0, 0, 2};
     for (uint32_t seed = 0; seed <= 3; seed++) {
-        times of;
+        times t;
         int balance[RANKS], any[RANKS];
         double seconds;
         SCOPED(sl_schedule) *table = open_table("1f1b", RANKS, 12);
         sl_partition_costs costs = {.modules = MODULES,
-                                    .profiles = of.ranks,
+                                    .profiles = t.ranks,
                                     .table = table,
                                     .cores = cores};
-        make_times(MODULES, RANKS, seed, &of);
+        make_times(MODULES, RANKS, seed, &t);
         check_ok(sl_partition_by_time(&costs, balance, &seconds));
-        assert_true(seconds == step_seconds(table, &of, balance, cores));
-        assert_true(seconds <= 1.001 * shortest(table, &of, cores, any, 0, MODULES));
+        assert_true(seconds == step_seconds(table, &t, balance, cores));
+        assert_true(seconds <= 1.001 * shortest(table, &t, cores, any, 0, MODULES));
         if (seed == 0) /* modules are equal */
             assert_in_range(balance[2], 5, 7);
     }
@@ -249,18 +248,18 @@ static void ranks_on_the_same_cores_take_the_sum_of_all_actions(void **state)
 {
     enum { MODULES = 8, RANKS = 3, MICROS = 8 };
     static const int cores[RANKS] = {0, 0, 0}, given[] = {3, 1, 4};
-    times of;
+    times t;
     int balance[RANKS], expected[RANKS];
     double sum = 0, seconds, own_cores;
     SCOPED(sl_schedule) *table = NULL;
     check_ok(sl_schedule_write("gpipe", &(sl_schedule_options){.ranks = RANKS, .micros = MICROS},
                                &table));
-    make_times(MODULES, RANKS, 5, &of);
+    make_times(MODULES, RANKS, 5, &t);
     for (int i = 0; i < MODULES; i++)
-        sum += MICROS * (of.modules[i].forward + of.modules[i].backward);
-    sl_partition_costs costs = {.modules = MODULES, .profiles = of.ranks, .table = table};
+        sum += MICROS * (t.modules[i].forward + t.modules[i].backward);
+    sl_partition_costs costs = {.modules = MODULES, .profiles = t.ranks, .table = table};
     own_cores = partition_seconds(&costs, given);
-    assert_true(own_cores == step_seconds(table, &of, given, NULL));
+    assert_true(own_cores == step_seconds(table, &t, given, NULL));
     check_ok(sl_partition_by_time(&costs, expected, NULL));
     costs.cores = cores;
     seconds = partition_seconds(&costs, given);

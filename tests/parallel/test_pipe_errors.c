@@ -59,11 +59,8 @@ static sl_status train(rig *r, double *loss)
 static uint64_t bytes_in_use(const rig *r)
 {
     uint64_t sum = 0;
-    for (int i = 0; i < STAGES; i++) {
-        sl_memory_stats stats;
-        sl_device_memory(r->pipe.devices[i], &stats);
-        sum += stats.current_total_bytes;
-    }
+    for (int i = 0; i < STAGES; i++)
+        sum += device_bytes(r->pipe.devices[i]);
     return sum;
 }
 

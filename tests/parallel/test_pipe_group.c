@@ -36,10 +36,10 @@ typedef struct saved_run {
     double loss, norm;
 } saved_run;
 
-static sl_status take_step(const rig *at, double *loss, double *norm)
+static sl_status take_step(const rig *r, double *loss, double *norm)
 {
-    SL_TRY(rig_train(at, loss));
-    return sl_pipe_optimizer_step(at->optimizer, 0.01, 0.1, norm);
+    SL_TRY(rig_train(r, loss));
+    return sl_pipe_optimizer_step(r->optimizer, 0.01, 0.1, norm);
 }
 
 static sl_status open_linears(sl_group *group, rig *out)
@@ -114,16 +114,16 @@ typedef struct gathered {
 } gathered;
 
 /* The last rank's argument is wrong in one call. */
-static sl_status gather(const rig *at, bool is_last, gathered *out)
+static sl_status gather(const rig *r, bool is_last, gathered *out)
 {
     double loss;
     sl_utilization none;
-    SL_TRY(expect_error(sl_pipe_get_utilization(at->pipe, &none), "no training step has run"));
+    SL_TRY(expect_error(sl_pipe_get_utilization(r->pipe, &none), "no training step has run"));
     for (int i = 0; i < 2; i++)
-        SL_TRY(rig_train(at, &loss));
-    SL_TRY(expect_error(sl_pipe_get_utilization(at->pipe, is_last ? NULL : &none), "out is NULL"));
-    SL_TRY(sl_pipe_get_utilization(at->pipe, &out->utilization));
-    return sli_pipe_gather_timeline(at->pipe, SL_OK, &out->entries, &out->count, &out->clock_error);
+        SL_TRY(rig_train(r, &loss));
+    SL_TRY(expect_error(sl_pipe_get_utilization(r->pipe, is_last ? NULL : &none), "out is NULL"));
+    SL_TRY(sl_pipe_get_utilization(r->pipe, &out->utilization));
+    return sli_pipe_gather_timeline(r->pipe, SL_OK, &out->entries, &out->count, &out->clock_error);
 }
 
 /* Rank 0 has two stages that are not neighbours. */
@@ -151,18 +151,18 @@ static void every_rank_gets_the_timeline_of_all_on_one_clock(void **state)
         "1f1b", &(sl_schedule_options){.ranks = TIMED_STAGES, .micros = TIMED_CHUNKS}, &schedule));
     check_ok(sl_schedule_recompute(schedule, SL_RECOMPUTE_EXCEPT_LAST));
     for (int r = 0; r < RANKS; r++) {
-        sl_utilization *of = &all[r].utilization;
+        sl_utilization *u = &all[r].utilization;
         assert_true(all[r].clock_error > 0 && all[r].clock_error < 1);
         assert_true(all[r].clock_error == all[0].clock_error);
         check_timeline(all[r].entries, all[r].count, schedule, TIMED_STAGES, all[r].clock_error);
         assert_memory_equal(all[r].entries, all[0].entries,
                             (size_t)all[0].count * sizeof *all[0].entries);
-        assert_int_equal(of->ranks, TIMED_STAGES);
-        assert_int_equal(of->action_count, all[r].count);
-        assert_true(of->seconds == all[0].utilization.seconds);
-        assert_true(of->predicted_seconds == all[0].utilization.predicted_seconds);
-        int row = of->action_count / TIMED_STAGES; /* 1F0 comes a link's time after 0F0 */
-        assert_true(of->predicted[row].start > of->predicted[0].end);
+        assert_int_equal(u->ranks, TIMED_STAGES);
+        assert_int_equal(u->action_count, all[r].count);
+        assert_true(u->seconds == all[0].utilization.seconds);
+        assert_true(u->predicted_seconds == all[0].utilization.predicted_seconds);
+        int row = u->action_count / TIMED_STAGES; /* 1F0 comes a link's time after 0F0 */
+        assert_true(u->predicted[row].start > u->predicted[0].end);
     }
     for (int r = 0; r < RANKS; r++) {
         free(all[r].entries);
@@ -258,9 +258,9 @@ static void error_in_a_copy_of_a_tied_weight_is_every_ranks(void **state)
 }
 
 /* Ends the step on all ranks by an error that no rank has. */
-static void stop_step(probe *of, int call)
+static void stop_step(probe *p, int call)
 {
-    sl_pipe *pipe = of->arg;
+    sl_pipe *pipe = p->arg;
     sli_failure_raise_elsewhere(&pipe->failure, 0);
     sli_link_send_failure(pipe->group->link, 0);
 }
@@ -467,9 +467,9 @@ static void wait_for_failures(delay *until)
         sched_yield();
 }
 
-static void wait_in_forward(probe *of, int call)
+static void wait_in_forward(probe *p, int call)
 {
-    wait_for_failures(of->arg);
+    wait_for_failures(p->arg);
 }
 
 static sl_status be_late(sl_group *group, void *arg)

@@ -64,38 +64,38 @@ static sl_status open_trainee(const setup *made, rig *out)
 }
 
 /* Rows that are functions of the step. */
-static sl_status make_gradients(const rig *at, uint64_t step)
+static sl_status make_gradients(const rig *r, uint64_t step)
 {
     sl_shape shape = sl_shape_2d(ROWS, WIDTH);
     SCOPED(sl_tensor) *targets = NULL, *input = NULL;
     double loss;
-    SL_TRY(sl_tensor_create(at->devices[0], SL_MEMORY_ACTIVATIONS, SL_F32, &shape, &input));
-    SL_TRY(sl_tensor_create(at->devices[0], SL_MEMORY_ACTIVATIONS, SL_F32, &shape, &targets));
+    SL_TRY(sl_tensor_create(r->devices[0], SL_MEMORY_ACTIVATIONS, SL_F32, &shape, &input));
+    SL_TRY(sl_tensor_create(r->devices[0], SL_MEMORY_ACTIVATIONS, SL_F32, &shape, &targets));
     for (int i = 0; i < ROWS * WIDTH; i++) {
         sl_tensor_f32(input)[i] = (float)((i * 7 + (int)step * 3) % 11) / 5 - 1;
         sl_tensor_f32(targets)[i] = (float)((i * 5 + (int)step) % 13) / 3;
     }
     sl_pipe_batch batch = {.input = input, .targets = targets, .step = step};
-    sl_pipe_zero_grad(at->pipe);
-    return at->ddp ? sl_ddp_train(at->ddp, &batch, &loss) : sl_pipe_train(at->pipe, &batch, &loss);
+    sl_pipe_zero_grad(r->pipe);
+    return r->ddp ? sl_ddp_train(r->ddp, &batch, &loss) : sl_pipe_train(r->pipe, &batch, &loss);
 }
 
 /* Steps first … end - 1. */
-static sl_status train(const rig *at, uint64_t first, uint64_t end)
+static sl_status train(const rig *r, uint64_t first, uint64_t end)
 {
     for (uint64_t step = first; step < end; step++) {
-        SL_TRY(make_gradients(at, step));
-        SL_TRY(sl_pipe_optimizer_step(at->optimizer, 0.05, 0.5, NULL));
+        SL_TRY(make_gradients(r, step));
+        SL_TRY(sl_pipe_optimizer_step(r->optimizer, 0.05, 0.5, NULL));
     }
     return SL_OK;
 }
 
 /* Values or gradients of all parameters in the model's order; how many there are. */
-static int read_all(const rig *at, bool gradients, float to[VALUES])
+static int read_all(const rig *r, bool gradients, float to[VALUES])
 {
     int count = 0;
-    for (int s = 0; s < sl_pipe_stages(at->pipe); s++) {
-        const sl_parameter_set *set = sl_pipe_parameters(at->pipe, s);
+    for (int s = 0; s < sl_pipe_stages(r->pipe); s++) {
+        const sl_parameter_set *set = sl_pipe_parameters(r->pipe, s);
         for (int i = 0; i < sl_parameter_set_count(set); i++) {
             sl_parameter *parameter = sl_parameter_set_get(set, i);
             sl_tensor *tensor = sl_parameter_value(parameter);
@@ -293,55 +293,55 @@ static void gradients_are_clipped_as_by_pytorch(void **state)
 /* ---- Checkpoints ------------------------------------------------------------------------ */
 
 /* Every rank calls it; rank 0 writes. */
-static sl_status save(const rig *at, const char *path, bool writes)
+static sl_status save(const rig *r, const char *path, bool writes)
 {
     sl_checkpoint_part parts[2];
-    SL_TRY(sl_pipe_get_state(at->pipe, &parts[0]));
-    SL_TRY(sl_pipe_optimizer_get_state(at->optimizer, &parts[1]));
+    SL_TRY(sl_pipe_get_state(r->pipe, &parts[0]));
+    SL_TRY(sl_pipe_optimizer_get_state(r->optimizer, &parts[1]));
     SL_TRY(expect(writes || parts[1].count == 0, "an empty part on a rank that does not write"));
     const sl_checkpoint_contents contents = {.parts = parts, .part_count = 2};
     return writes ? sl_checkpoint_save(path, &contents) : SL_OK;
 }
 
-static sl_status load(const rig *at, const char *path)
+static sl_status load(const rig *r, const char *path)
 {
     sl_checkpoint_reader *reader;
     sl_checkpoint_part model;
-    SL_TRY(sl_pipe_get_state(at->pipe, &model));
+    SL_TRY(sl_pipe_get_state(r->pipe, &model));
     SL_TRY(sl_checkpoint_open(path, &reader));
     sl_status status = sl_checkpoint_read(reader, model.name, model.items, model.count);
     if (status == SL_OK)
-        status = sl_pipe_optimizer_load(at->optimizer, reader);
+        status = sl_pipe_optimizer_load(r->optimizer, reader);
     sl_checkpoint_close(&reader);
     return status;
 }
 
-static void remove_checkpoint(scratch *in)
+static void remove_checkpoint(scratch *dir)
 {
     static const char *const files[] = {"state/state.json", "state/model.safetensors",
                                         "state/optimizer.safetensors"};
     for (int i = 0; i < 3; i++)
-        assert_int_equal(remove(scratch_path(in, files[i])), 0);
+        assert_int_equal(remove(scratch_path(dir, files[i])), 0);
 }
 
 /* Trains, saves, trains on; another cut that loads trains on to the same bits. */
-static void check_state(scratch *in, const sl_optimizer_options *options, int stages,
+static void check_state(scratch *dir, const sl_optimizer_options *options, int stages,
                         int other_stages)
 {
-    rig at, other;
-    const char *path = scratch_path(in, "state");
-    check_ok(open_trainee(&(setup){.stages = stages, .optimizer = *options}, &at));
+    rig r, other;
+    const char *path = scratch_path(dir, "state");
+    check_ok(open_trainee(&(setup){.stages = stages, .optimizer = *options}, &r));
     check_ok(open_trainee(&(setup){.stages = other_stages, .optimizer = *options}, &other));
-    check_ok(train(&at, 0, 3));
-    check_ok(save(&at, path, true));
-    check_ok(train(&at, 3, 6));
+    check_ok(train(&r, 0, 3));
+    check_ok(save(&r, path, true));
+    check_ok(train(&r, 3, 6));
     check_ok(train(&other, 7, 8)); /* a state that must go */
     check_ok(load(&other, path));
     check_ok(train(&other, 3, 6));
-    assert_true(same_values(&at, &other));
-    rig_destroy(&at);
+    assert_true(same_values(&r, &other));
+    rig_destroy(&r);
     rig_destroy(&other);
-    remove_checkpoint(in);
+    remove_checkpoint(dir);
 }
 
 static void saved_state_goes_on_to_the_same_bits_in_any_cut(void **state)
@@ -427,35 +427,34 @@ typedef struct sharded_case {
 enum { WHOLE, SHARDED, OTHER_CUT, OTHER_WHOLE, TRAINEES };
 
 /* What the sharded one has saved, another cut in shards, and one that is whole, take up. */
-static sl_status train_sharded(sl_group *group, const sharded_case *one, rig *at)
+static sl_status train_sharded(sl_group *group, const sharded_case *one, rig *r)
 {
     for (int i = 0; i < TRAINEES; i++)
         SL_TRY(open_trainee(&(setup){.stages = i == OTHER_CUT ? 3 : 2,
                                      .group = group,
                                      .zero = i == SHARDED || i == OTHER_CUT,
                                      .optimizer = *one->optimizer},
-                            &at[i]));
-    SL_TRY(train(&at[WHOLE], 0, 6));
-    SL_TRY(train(&at[SHARDED], 0, 3));
-    SL_TRY(save(&at[SHARDED], one->path, sl_group_rank(group) == 0));
+                            &r[i]));
+    SL_TRY(train(&r[WHOLE], 0, 6));
+    SL_TRY(train(&r[SHARDED], 0, 3));
+    SL_TRY(save(&r[SHARDED], one->path, sl_group_rank(group) == 0));
     SL_TRY(sl_group_barrier(group, NULL));
     for (int i = SHARDED; i < TRAINEES; i++) {
         if (i > SHARDED)
-            SL_TRY(load(&at[i], one->path));
-        SL_TRY(train(&at[i], 3, 6));
-        SL_TRY(
-            expect(same_values(&at[WHOLE], &at[i]), "trainee %d to have the whole one's bits", i));
+            SL_TRY(load(&r[i], one->path));
+        SL_TRY(train(&r[i], 3, 6));
+        SL_TRY(expect(same_values(&r[WHOLE], &r[i]), "trainee %d to have the whole one's bits", i));
     }
     return SL_OK;
 }
 
 static sl_status run_sharded(sl_group *group, void *arg)
 {
-    rig at[TRAINEES];
-    memset(at, 0, sizeof at);
-    sl_status status = train_sharded(group, arg, at);
+    rig r[TRAINEES];
+    memset(r, 0, sizeof r);
+    sl_status status = train_sharded(group, arg, r);
     for (int i = 0; i < TRAINEES; i++)
-        rig_destroy(&at[i]);
+        rig_destroy(&r[i]);
     return status;
 }
 
@@ -472,14 +471,14 @@ static void sharded_state_goes_on_sharded_and_whole(void **state)
 
 static void state_of_another_optimizer_is_refused(void **state)
 {
-    rig at, other;
+    rig r, other;
     const char *path = scratch_path(*state, "state");
-    check_ok(open_trainee(&(setup){.stages = 2, .optimizer = momentum}, &at));
+    check_ok(open_trainee(&(setup){.stages = 2, .optimizer = momentum}, &r));
     check_ok(open_trainee(&(setup){.stages = 2, .optimizer = adamw}, &other));
-    check_ok(train(&at, 0, 1));
-    check_ok(save(&at, path, true));
+    check_ok(train(&r, 0, 1));
+    check_ok(save(&r, path, true));
     check_error(load(&other, path), SL_ERR_INVALID, "0.weight.exp_avg");
-    rig_destroy(&at);
+    rig_destroy(&r);
     rig_destroy(&other);
     remove_checkpoint(*state);
 }

@@ -27,25 +27,23 @@ static setup open_setup(sl_module *const *modules, int count, sl_loss *loss)
 }
 
 /* Nothing is left on the device. */
-static void setup_destroy(setup *of)
+static void setup_destroy(setup *s)
 {
-    sl_memory_stats stats;
-    sl_tensor_destroy(&of->input);
-    sl_tensor_destroy(&of->targets);
-    sl_module_destroy(&of->model);
-    sl_loss_destroy(&of->loss);
-    sl_device_memory(of->device, &stats);
-    assert_int_equal(stats.current_total_bytes, 0);
-    sl_device_destroy(&of->device);
+    sl_tensor_destroy(&s->input);
+    sl_tensor_destroy(&s->targets);
+    sl_module_destroy(&s->model);
+    sl_loss_destroy(&s->loss);
+    assert_int_equal(device_bytes(s->device), 0);
+    sl_device_destroy(&s->device);
 }
 
-static sl_profile_options options_of(const setup *of, int rounds)
+static sl_profile_options options_of(const setup *s, int rounds)
 {
-    return (sl_profile_options){.model = of->model,
-                                .loss = of->loss,
-                                .device = of->device,
-                                .input = of->input,
-                                .targets = of->targets,
+    return (sl_profile_options){.model = s->model,
+                                .loss = s->loss,
+                                .device = s->device,
+                                .input = s->input,
+                                .targets = s->targets,
                                 .rounds = rounds};
 }
 

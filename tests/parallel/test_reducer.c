@@ -22,15 +22,15 @@ typedef struct bell {
     bool rang;
 } bell;
 
-static void ring(bell *at)
+static void ring(bell *b)
 {
-    pthread_mutex_lock(&at->lock);
-    at->rang = true;
-    pthread_cond_broadcast(&at->changed);
-    pthread_mutex_unlock(&at->lock);
+    pthread_mutex_lock(&b->lock);
+    b->rang = true;
+    pthread_cond_broadcast(&b->changed);
+    pthread_mutex_unlock(&b->lock);
 }
 
-static bool rings_within(bell *at, double seconds)
+static bool rings_within(bell *b, double seconds)
 {
     struct timespec limit;
     clock_gettime(CLOCK_REALTIME, &limit);
@@ -38,11 +38,11 @@ static bool rings_within(bell *at, double seconds)
     limit.tv_sec += nanoseconds / 1000000000;
     limit.tv_nsec = nanoseconds % 1000000000;
     int code = 0;
-    pthread_mutex_lock(&at->lock);
-    while (!at->rang && code == 0)
-        code = pthread_cond_timedwait(&at->changed, &at->lock, &limit);
-    bool rang = at->rang;
-    pthread_mutex_unlock(&at->lock);
+    pthread_mutex_lock(&b->lock);
+    while (!b->rang && code == 0)
+        code = pthread_cond_timedwait(&b->changed, &b->lock, &limit);
+    bool rang = b->rang;
+    pthread_mutex_unlock(&b->lock);
     return rang;
 }
 
@@ -69,12 +69,12 @@ static sl_status part_backward_input(sl_module *module, sl_pass *pass, sl_tensor
 
 static sl_status part_backward_weight(sl_module *module, sl_pass *pass)
 {
-    scale *own = sl_module_state(module);
-    if (own->waits && own->skips-- <= 0) /* the limit only keeps a test that fails from hanging */
-        SL_TRY(expect(rings_within(own->waits, 60), "the bell to ring"));
-    for (int i = 0; i < own->count; i++) {
+    scale *s = sl_module_state(module);
+    if (s->waits && s->skips-- <= 0) /* the limit only keeps a test that fails from hanging */
+        SL_TRY(expect(rings_within(s->waits, 60), "the bell to ring"));
+    for (int i = 0; i < s->count; i++) {
         sl_tensor *grad;
-        SL_TRY(sl_parameter_grad(own->weights[i], &grad));
+        SL_TRY(sl_parameter_grad(s->weights[i], &grad));
         sl_tensor_f32(grad)[0] += 1;
     }
     return SL_OK;
@@ -94,14 +94,14 @@ static sl_status create_scale(int weights, bell *waits, sl_module **out)
                                       .backward = part_backward,
                                       .backward_input = part_backward_input,
                                       .backward_weight = part_backward_weight};
-    scale *own = calloc(1, sizeof *own);
-    own->waits = waits;
-    own->count = weights;
-    SL_TRY(sl_module_create(&ops, own, out));
+    scale *s = calloc(1, sizeof *s);
+    s->waits = waits;
+    s->count = weights;
+    SL_TRY(sl_module_create(&ops, s, out));
     static const char *const names[WEIGHTS] = {"a", "b", "c"};
     for (int i = 0; i < weights; i++) {
         sl_parameter_spec spec = {.name = names[i], .shape = sl_shape_1d(1 + i)};
-        SL_TRY(sl_module_add_parameter(*out, &spec, &own->weights[i]));
+        SL_TRY(sl_module_add_parameter(*out, &spec, &s->weights[i]));
     }
     return SL_OK;
 }
@@ -135,17 +135,17 @@ static void replica_destroy(replica *dead)
     sl_device_destroy(&dead->device);
 }
 
-static sl_status step(const replica *at)
+static sl_status step(const replica *r)
 {
     SCOPED(sl_pass) *pass = NULL;
     SCOPED(sl_tensor) *out = NULL, *in = NULL;
     sl_shape shape = sl_shape_1d(1);
-    sl_pass_options options = {.device = at->device, .training = true, .keep = true};
-    sl_parameter_set_zero_grad(at->set);
-    SL_TRY(sl_tensor_create_zero(at->device, SL_MEMORY_ACTIVATIONS, SL_F32, &shape, &in));
+    sl_pass_options options = {.device = r->device, .training = true, .keep = true};
+    sl_parameter_set_zero_grad(r->set);
+    SL_TRY(sl_tensor_create_zero(r->device, SL_MEMORY_ACTIVATIONS, SL_F32, &shape, &in));
     SL_TRY(sl_pass_create(&options, &pass));
-    SL_TRY(sl_ddp_forward(at->ddp, pass, in, &out));
-    return sl_ddp_backward(at->ddp, pass, out, NULL);
+    SL_TRY(sl_ddp_forward(r->ddp, pass, in, &out));
+    return sl_ddp_backward(r->ddp, pass, out, NULL);
 }
 
 /* ---- Overlap ---------------------------------------------------------------------------- */
@@ -276,10 +276,10 @@ static void gradients_of_a_module_that_runs_twice_wait_for_both_runs(void **stat
 
 /* ---- Order ------------------------------------------------------------------------------ */
 
-static sl_status expect_order(const replica *at, const int *expected)
+static sl_status expect_order(const replica *r, const int *expected)
 {
-    SL_TRY(step(at));
-    const sl_ddp_log *log = sl_ddp_get_log(at->ddp);
+    SL_TRY(step(r));
+    const sl_ddp_log *log = sl_ddp_get_log(r->ddp);
     SL_TRY(expect(log->bucket_count == WEIGHTS, "three buckets"));
     for (int i = 0; i < WEIGHTS; i++)
         SL_TRY(

@@ -82,12 +82,12 @@ typedef struct result {
     int64_t count;
 } result;
 
-static result train(test_pipe *pipe, const data *from, const int64_t *row_lengths)
+static result train(test_pipe *pipe, const data *d, const int64_t *row_lengths)
 {
     result got;
     int64_t terms;
-    sl_pipe_batch batch = {.input = from->input,
-                           .targets = from->targets,
+    sl_pipe_batch batch = {.input = d->input,
+                           .targets = d->targets,
                            .row_losses = got.rows,
                            .lengths = row_lengths};
     sl_pipe_zero_grad(pipe->pipe);

@@ -51,11 +51,11 @@ static void replica_destroy(replica *dead)
     sl_device_destroy(&dead->device);
 }
 
-static void write_gradients(const replica *at, int step)
+static void write_gradients(const replica *r, int step)
 {
-    for (int i = 0; i < sl_parameter_set_count(at->set); i++) {
+    for (int i = 0; i < sl_parameter_set_count(r->set); i++) {
         sl_tensor *grad;
-        if (sl_parameter_grad(sl_parameter_set_get(at->set, i), &grad) != SL_OK)
+        if (sl_parameter_grad(sl_parameter_set_get(r->set, i), &grad) != SL_OK)
             abort();
         for (int64_t k = 0; k < sl_tensor_count(grad); k++) {
             uint32_t counter[4] = {(uint32_t)k, (uint32_t)i, (uint32_t)step, 0};
@@ -76,14 +76,14 @@ static sl_status same_weights(const replica *a, const replica *b)
     return SL_OK;
 }
 
-static sl_status same_state(const replica *at, const sl_optimizer *a, const sl_optimizer *b)
+static sl_status same_state(const replica *r, const sl_optimizer *a, const sl_optimizer *b)
 {
     int of_a, of_b;
     const int64_t *steps_a = sli_optimizer_steps(a, &of_a),
                   *steps_b = sli_optimizer_steps(b, &of_b);
     SL_TRY(expect(of_a == of_b && memcmp(steps_a, steps_b, (size_t)of_a * sizeof *steps_a) == 0,
                   "equal numbers of steps"));
-    for (int i = 0; i < sl_parameter_set_bucket_count(at->set); i++)
+    for (int i = 0; i < sl_parameter_set_bucket_count(r->set); i++)
         for (int array = 0; array < sli_optimizer_state_arrays(a); array++) {
             const sl_tensor *x = sli_optimizer_state(a, i, array);
             const sl_tensor *y = sli_optimizer_state(b, i, array);
@@ -177,15 +177,15 @@ static sl_status refuse_memory(sl_device *device, size_t bytes, void **out)
 }
 
 /* Rank 0 has no memory for the whole state. */
-static sl_status consolidate_without_memory(const replica *at, sli_zero *zero, bool is_rank_0)
+static sl_status consolidate_without_memory(const replica *r, sli_zero *zero, bool is_rank_0)
 {
-    const sli_device_ops *real = at->device->ops;
+    const sli_device_ops *real = r->device->ops;
     sli_device_ops failing = *real;
     sl_optimizer *whole;
     failing.allocate = refuse_memory;
-    at->device->ops = is_rank_0 ? &failing : real;
+    r->device->ops = is_rank_0 ? &failing : real;
     sl_status status = sli_zero_consolidate(zero, 0, &whole);
-    at->device->ops = real;
+    r->device->ops = real;
     return expect(status == SL_ERR_MEMORY && !whole, "no memory on rank 0, got \"%s\"",
                   sl_error_text());
 }

@@ -15,7 +15,6 @@
 #include "sluice/layers.h"
 #include "sluice/optim.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,10 +26,10 @@ typedef struct fork_state {
     int uses; /* of the next forward, or backward */
 } fork_state;
 
-static void add(sl_tensor *to, const sl_tensor *from)
+static void add(sl_tensor *to, const sl_tensor *source)
 {
     for (int64_t i = 0; i < sl_tensor_count(to); i++)
-        sl_tensor_f32(to)[i] += sl_tensor_f32(from)[i];
+        sl_tensor_f32(to)[i] += sl_tensor_f32(source)[i];
 }
 
 static sl_status fork_forward(sl_module *module, sl_pass *pass, const sl_tensor *in,
@@ -79,12 +78,6 @@ static sl_module *create_fork(int64_t width)
 
 /* ---- A rank ----------------------------------------------------------------------------- */
 
-typedef struct job {
-    char **options;
-    const records *given;
-    pthread_mutex_t *output; /* guards stdout */
-} job;
-
 typedef struct replica {
     const job *job;
     int rank;
@@ -95,104 +88,104 @@ typedef struct replica {
     sl_optimizer *optimizer;
 } replica;
 
-static void open_replica(replica *at, sl_group *group)
+static void open_replica(replica *r, sl_group *group)
 {
-    char **o = at->job->options;
-    records_check(sl_device_create_cpu(1, &at->device));
-    at->module = create_fork(option_count(o, "width"));
-    const sl_parameter_set_options placement = {.device = at->device,
-                                                .seed = (uint64_t)at->rank,
+    char **o = r->job->options;
+    records_check(sl_device_create_cpu(1, &r->device));
+    r->module = create_fork(option_count(o, "width"));
+    const sl_parameter_set_options placement = {.device = r->device,
+                                                .seed = (uint64_t)r->rank,
                                                 .first_bucket_bytes = 1,
                                                 .bucket_bytes = option_count(o, "bucket_bytes")};
-    records_check(sl_parameter_set_create(at->module, 0, 0, &placement, &at->set));
-    for (int i = 0; i < sl_parameter_set_count(at->set) && at->rank == 0; i++) {
-        const sl_parameter *parameter = sl_parameter_set_get(at->set, i);
-        const record *value = records_find(at->job->given, sl_parameter_name(parameter));
+    records_check(sl_parameter_set_create(r->module, 0, 0, &placement, &r->set));
+    for (int i = 0; i < sl_parameter_set_count(r->set) && r->rank == 0; i++) {
+        const sl_parameter *parameter = sl_parameter_set_get(r->set, i);
+        const record *value = records_find(r->job->given, sl_parameter_name(parameter));
         records_check(sl_tensor_write(sl_parameter_value(parameter), value->data));
     }
     const sl_ddp_options replication = {.group = group,
-                                        .module = at->module,
-                                        .parameters = at->set,
+                                        .module = r->module,
+                                        .parameters = r->set,
                                         .find_unused_parameters =
                                             option_count(o, "find_unused") != 0};
-    records_check(sl_ddp_create(&replication, &at->ddp));
+    records_check(sl_ddp_create(&replication, &r->ddp));
     const sl_optimizer_options method = {.kind = option_is(o, "optimizer", "adamw")
                                                      ? SL_OPTIMIZER_ADAMW
                                                      : SL_OPTIMIZER_SGD,
                                          .momentum = (float)option_number(o, "momentum"),
                                          .dampening = (float)option_number(o, "dampening"),
                                          .weight_decay = (float)option_number(o, "weight_decay")};
-    records_check(sl_optimizer_create(&method, at->set, &at->optimizer));
+    records_check(sl_optimizer_create(&method, r->set, &r->optimizer));
 }
 
-static void close_replica(replica *at)
+static void close_replica(replica *r)
 {
-    sl_optimizer_destroy(&at->optimizer);
-    sl_ddp_destroy(&at->ddp);
-    sl_parameter_set_destroy(&at->set);
-    sl_module_destroy(&at->module);
-    sl_device_destroy(&at->device);
+    sl_optimizer_destroy(&r->optimizer);
+    sl_ddp_destroy(&r->ddp);
+    sl_parameter_set_destroy(&r->set);
+    sl_module_destroy(&r->module);
+    sl_device_destroy(&r->device);
 }
 
-static const record *find(const replica *at, const char *what, int step, int forward)
+static const record *find(const replica *r, const char *what, int step, int forward)
 {
     char name[RECORD_NAME_BYTES];
-    snprintf(name, sizeof name, "%s.%d.%d.%d", what, step, forward, at->rank);
-    const record *found = records_find(at->job->given, name);
+    snprintf(name, sizeof name, "%s.%d.%d.%d", what, step, forward, r->rank);
+    const record *found = records_find(r->job->given, name);
     if (!found)
         records_check(sl_error(SL_ERR_INVALID, "no record %s", name));
     return found;
 }
 
-static sl_tensor *tensor(const replica *at, const record *from)
+static sl_tensor *tensor(const replica *r, const record *from)
 {
     sl_tensor *made;
-    records_check(sl_tensor_create(at->device, SL_MEMORY_ACTIVATIONS, SL_F32, &from->shape, &made));
+    records_check(sl_tensor_create(r->device, SL_MEMORY_ACTIVATIONS, SL_F32, &from->shape, &made));
     records_check(sl_tensor_write(made, from->data));
     return made;
 }
 
-static void use(const replica *at, int step, int forward)
+static void use(const replica *r, int step, int forward)
 {
-    fork_state *state = sl_module_state(at->module);
-    state->uses = *(const int32_t *)find(at, "uses", step, forward)->data;
+    fork_state *state = sl_module_state(r->module);
+    state->uses = *(const int32_t *)find(r, "uses", step, forward)->data;
 }
 
-static void go_forward(replica *at, int step, int forward, sl_pass **pass)
+static void go_forward(replica *r, int step, int forward, sl_pass **pass)
 {
-    sl_tensor *in = tensor(at, find(at, "x", step, forward)), *out;
-    use(at, step, forward);
-    records_check(sl_pass_create(&(sl_pass_options){.device = at->device, .keep = true}, pass));
-    records_check(sl_ddp_forward(at->ddp, *pass, in, &out));
+    sl_tensor *in = tensor(r, find(r, "x", step, forward)), *out;
+    use(r, step, forward);
+    records_check(sl_pass_create(&(sl_pass_options){.device = r->device, .keep = true}, pass));
+    records_check(sl_ddp_forward(r->ddp, *pass, in, &out));
     sl_tensor_destroy(&in);
     sl_tensor_destroy(&out);
 }
 
-static void go_backward(replica *at, int step, int forward, sl_pass **pass)
+static void go_backward(replica *r, int step, int forward, sl_pass **pass)
 {
-    sl_tensor *grad = tensor(at, find(at, "g", step, forward));
-    use(at, step, forward);
-    records_check(sl_ddp_backward(at->ddp, *pass, grad, NULL));
+    sl_tensor *grad = tensor(r, find(r, "g", step, forward));
+    use(r, step, forward);
+    records_check(sl_ddp_backward(r->ddp, *pass, grad, NULL));
     sl_tensor_destroy(&grad);
     sl_pass_destroy(pass);
 }
 
-static void write_values(const replica *at, int step)
+static void write_values(const replica *r, int step)
 {
-    pthread_mutex_lock(at->job->output);
-    for (int i = 0; i < sl_parameter_set_count(at->set); i++) {
-        const sl_parameter *parameter = sl_parameter_set_get(at->set, i);
+    pthread_mutex_lock(r->job->output);
+    for (int i = 0; i < sl_parameter_set_count(r->set); i++) {
+        const sl_parameter *parameter = sl_parameter_set_get(r->set, i);
         char name[RECORD_NAME_BYTES];
-        snprintf(name, sizeof name, "value.%d.%d.%s", step, at->rank, sl_parameter_name(parameter));
+        snprintf(name, sizeof name, "value.%d.%d.%s", step, r->rank, sl_parameter_name(parameter));
         records_write_tensor(stdout, name, sl_parameter_value(parameter));
     }
-    pthread_mutex_unlock(at->job->output);
+    pthread_mutex_unlock(r->job->output);
 }
 
 /* Where the step's plan begins in the option. */
-static const char *plan_of(const replica *at, int step)
+static const char *plan_of(const replica *r, int step)
 {
-    const char *plans = option_text(at->job->options, "plan"), *next = plans;
+    const char *plans = option_text(r->job->options, "plan"), *next = plans;
     for (; step > 0; step--) {
         const char *comma = strchr(next, ',');
         next = comma ? comma + 1 : plans;
@@ -200,42 +193,36 @@ static const char *plan_of(const replica *at, int step)
     return next;
 }
 
-static void train_step(replica *at, int step)
+static void train_step(replica *r, int step)
 {
     sl_pass *passes[MAX_FORWARDS];
     int forwards = 0;
-    sl_parameter_set_zero_grad(at->set);
-    for (const char *next = plan_of(at, step); *next && *next != ','; next++) {
+    sl_parameter_set_zero_grad(r->set);
+    for (const char *next = plan_of(r, step); *next && *next != ','; next++) {
         if (*next >= '0' && *next < '0' + MAX_FORWARDS) {
-            go_backward(at, step, *next - '0', &passes[*next - '0']);
+            go_backward(r, step, *next - '0', &passes[*next - '0']);
             continue;
         }
-        sl_ddp_set_sync(at->ddp, *next == 's');
-        go_forward(at, step, forwards, &passes[forwards]);
+        sl_ddp_set_sync(r->ddp, *next == 's');
+        go_forward(r, step, forwards, &passes[forwards]);
         forwards++;
     }
-    records_check(sl_optimizer_step(at->optimizer, option_number(at->job->options, "lr"), 1));
-    write_values(at, step);
+    records_check(sl_optimizer_step(r->optimizer, option_number(r->job->options, "lr"), 1));
+    write_values(r, step);
 }
 
 static sl_status run_rank(sl_group *group, void *arg)
 {
-    replica at = {.job = arg, .rank = sl_group_rank(group)};
-    open_replica(&at, group);
-    int steps = (int)option_number(at.job->options, "steps");
+    replica r = {.job = arg, .rank = sl_group_rank(group)};
+    open_replica(&r, group);
+    int steps = (int)option_number(r.job->options, "steps");
     for (int step = 0; step < steps; step++)
-        train_step(&at, step);
-    close_replica(&at);
+        train_step(&r, step);
+    close_replica(&r);
     return SL_OK;
 }
 
 int main(int argc, char **argv)
 {
-    static records given;
-    pthread_mutex_t output = PTHREAD_MUTEX_INITIALIZER;
-    job shared = {argv + 1, &given, &output};
-    records_read(stdin, &given);
-    records_check(sl_spawn(run_rank, &shared, (int)option_number(argv + 1, "ranks"), NULL));
-    records_free(&given);
-    return 0;
+    return job_run(argv + 1, run_rank);
 }

@@ -137,3 +137,14 @@ bool option_is(char **arguments, const char *key, const char *value)
 {
     return strcmp(option_text(arguments, key), value) == 0;
 }
+
+int job_run(char **options, sl_status (*run_rank)(sl_group *group, void *job))
+{
+    static records given;
+    pthread_mutex_t output = PTHREAD_MUTEX_INITIALIZER;
+    job shared = {options, &given, &output};
+    records_read(stdin, &given);
+    records_check(sl_spawn(run_rank, &shared, (int)option_number(options, "ranks"), NULL));
+    records_free(&given);
+    return 0;
+}

@@ -4,8 +4,10 @@
 #ifndef TESTS_PARITY_DRIVER_H
 #define TESTS_PARITY_DRIVER_H
 
+#include "sluice/group.h"
 #include "sluice/tensor.h"
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 
@@ -47,5 +49,15 @@ const char *option_text(char **arguments, const char *key);
 double option_number(char **arguments, const char *key);
 int64_t option_count(char **arguments, const char *key);
 bool option_is(char **arguments, const char *key, const char *value);
+
+/* What all ranks of a driver have. */
+typedef struct job {
+    char **options;
+    const records *given;
+    pthread_mutex_t *output; /* guards stdout */
+} job;
+
+/* Reads the records, and runs as many ranks as the options say, with the job. Returns main's 0. */
+int job_run(char **options, sl_status (*run_rank)(sl_group *group, void *job));
 
 #endif

@@ -16,7 +16,6 @@
 #include "sluice/model.h"
 #include "sluice/pipe_optimizer.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -55,12 +54,6 @@ static sl_optimizer_options optimizer_options(char **o)
 
 /* ---- A rank ----------------------------------------------------------------------------- */
 
-typedef struct job {
-    char **options;
-    const records *given;
-    pthread_mutex_t *output; /* guards stdout */
-} job;
-
 typedef struct replica {
     const job *job;
     sl_group *group;
@@ -72,14 +65,14 @@ typedef struct replica {
     sl_pipe_optimizer *optimizer;
 } replica;
 
-static void open_replica(replica *at)
+static void open_replica(replica *r)
 {
-    char **o = at->job->options;
-    int rank = sl_group_rank(at->group);
+    char **o = r->job->options;
+    int rank = sl_group_rank(r->group);
     const sl_model_options of_model = model_options(o);
     sl_pipe_options options = {
         .stages = (int)option_number(o, "stages"),
-        .devices = at->devices,
+        .devices = r->devices,
         .chunks = (int)option_number(o, "chunks"),
         .precision = option_is(o, "precision", "bf16") ? SL_PRECISION_BF16 : SL_PRECISION_F32,
         .seed = (uint64_t)rank,
@@ -89,46 +82,46 @@ static void open_replica(replica *at)
     records_check(sl_recompute_parse(option_text(o, "checkpoint"), &options.recompute));
     options.schedule = option_text(o, "schedule");
     for (int s = 0; s < options.stages; s++)
-        records_check(sl_device_create_cpu(1 + s % 2, &at->devices[s]));
-    records_check(sl_transformer_lm_create(&of_model, &at->model));
+        records_check(sl_device_create_cpu(1 + s % 2, &r->devices[s]));
+    records_check(sl_transformer_lm_create(&of_model, &r->model));
     if (option_count(o, "freeze") >= 0)
-        records_check(sl_module_freeze(sl_module_child(at->model, (int)option_count(o, "freeze"))));
-    sl_module_set_evaluation(at->model, option_number(o, "evaluate") != 0);
-    records_check(sl_cross_entropy_create(&at->loss));
-    options.model = at->model;
-    options.loss = at->loss;
-    records_check(sl_pipe_create(&options, &at->pipe));
+        records_check(sl_module_freeze(sl_module_child(r->model, (int)option_count(o, "freeze"))));
+    sl_module_set_evaluation(r->model, option_number(o, "evaluate") != 0);
+    records_check(sl_cross_entropy_create(&r->loss));
+    options.model = r->model;
+    options.loss = r->loss;
+    records_check(sl_pipe_create(&options, &r->pipe));
     records_check(
-        sl_pipe_optimizer_create(&(sl_pipe_optimizer_options){.pipe = at->pipe,
+        sl_pipe_optimizer_create(&(sl_pipe_optimizer_options){.pipe = r->pipe,
                                                               .optimizer = optimizer_options(o)},
-                                 &at->optimizer));
+                                 &r->optimizer));
 }
 
-static void close_replica(replica *at)
+static void close_replica(replica *r)
 {
-    sl_pipe_optimizer_destroy(&at->optimizer);
-    sl_ddp_destroy(&at->ddp);
-    sl_pipe_destroy(&at->pipe);
-    sl_loss_destroy(&at->loss);
-    sl_module_destroy(&at->model);
+    sl_pipe_optimizer_destroy(&r->optimizer);
+    sl_ddp_destroy(&r->ddp);
+    sl_pipe_destroy(&r->pipe);
+    sl_loss_destroy(&r->loss);
+    sl_module_destroy(&r->model);
     for (int s = 0; s < MAX_STAGES; s++)
-        sl_device_destroy(&at->devices[s]);
+        sl_device_destroy(&r->devices[s]);
 }
 
 /* Calls `each` for every parameter, frozen ones included, in the model's order. */
-static void for_each_parameter(replica *at, void (*each)(replica *, sl_parameter *))
+static void for_each_parameter(replica *r, void (*each)(replica *, sl_parameter *))
 {
-    for (int s = 0; s < sl_pipe_stages(at->pipe); s++) {
-        sl_parameter_set *set = sl_pipe_parameters(at->pipe, s);
+    for (int s = 0; s < sl_pipe_stages(r->pipe); s++) {
+        sl_parameter_set *set = sl_pipe_parameters(r->pipe, s);
         for (int i = 0; i < sl_parameter_set_count(set); i++)
             if (sl_parameter_get_kind(sl_parameter_set_get(set, i)) != SL_PARAMETER_BUFFER)
-                each(at, sl_parameter_set_get(set, i));
+                each(r, sl_parameter_set_get(set, i));
     }
 }
 
-static void set_value(replica *at, sl_parameter *parameter)
+static void set_value(replica *r, sl_parameter *parameter)
 {
-    const record *value = records_find(at->job->given, sl_parameter_name(parameter));
+    const record *value = records_find(r->job->given, sl_parameter_name(parameter));
     if (!value || !sl_shape_equal(&value->shape, sl_parameter_shape(parameter)))
         records_check(sl_error(SL_ERR_INVALID, "no value of the right shape for %s",
                                sl_parameter_name(parameter)));
@@ -142,7 +135,7 @@ static void write_named(const char *prefix, const sl_parameter *parameter, const
     records_write_tensor(stdout, name, tensor);
 }
 
-static void write_grad(replica *at, sl_parameter *parameter)
+static void write_grad(replica *r, sl_parameter *parameter)
 {
     sl_tensor *grad;
     records_check(sl_parameter_grad(parameter, &grad));
@@ -150,121 +143,115 @@ static void write_grad(replica *at, sl_parameter *parameter)
         write_named("grad", parameter, grad);
 }
 
-static void write_value(replica *at, sl_parameter *parameter)
+static void write_value(replica *r, sl_parameter *parameter)
 {
     write_named("value", parameter, sl_parameter_value(parameter));
 }
 
-static void check_same_value(replica *at, sl_parameter *parameter)
+static void check_same_value(replica *r, sl_parameter *parameter)
 {
     sl_tensor *value = sl_parameter_value(parameter);
     float *first = malloc(sli_tensor_bytes(value));
     memcpy(first, sl_tensor_data(value), sli_tensor_bytes(value));
-    records_check(sl_group_broadcast(at->group, first, sl_tensor_count(value), SL_F32, 0, NULL));
+    records_check(sl_group_broadcast(r->group, first, sl_tensor_count(value), SL_F32, 0, NULL));
     if (memcmp(first, sl_tensor_data(value), sli_tensor_bytes(value)) != 0)
         records_check(sl_error(SL_ERR_INTERNAL, "%s on rank %d is not rank 0's",
-                               sl_parameter_name(parameter), sl_group_rank(at->group)));
+                               sl_parameter_name(parameter), sl_group_rank(r->group)));
     free(first);
 }
 
 /* ---- Training --------------------------------------------------------------------------- */
 
 /* Ranks write in between each other, each record whole. */
-static void write_number(const replica *at, const char *name, double value)
+static void write_number(const replica *r, const char *name, double value)
 {
     const sl_shape scalar = {0};
-    pthread_mutex_lock(at->job->output);
+    pthread_mutex_lock(r->job->output);
     records_write(stdout, name, SL_F64, &scalar, &value);
-    pthread_mutex_unlock(at->job->output);
+    pthread_mutex_unlock(r->job->output);
 }
 
-static void write_logits(replica *at, const sl_tensor *ids)
+static void write_logits(replica *r, const sl_tensor *ids)
 {
     sl_tensor *logits;
-    records_check(sl_pipe_forward(at->pipe, &(sl_pipe_batch){.input = ids}, &logits));
+    records_check(sl_pipe_forward(r->pipe, &(sl_pipe_batch){.input = ids}, &logits));
     records_write_tensor(stdout, "logits", logits);
     sl_tensor_destroy(&logits);
 }
 
-static void train_batch(replica *at, int step, int accumulation)
+static void train_batch(replica *r, int step, int accumulation)
 {
     char suffix[48], name[RECORD_NAME_BYTES];
     double loss;
-    snprintf(suffix, sizeof suffix, "%d.%d.%d", step, accumulation, sl_group_rank(at->group));
+    snprintf(suffix, sizeof suffix, "%d.%d.%d", step, accumulation, sl_group_rank(r->group));
     snprintf(name, sizeof name, "ids.%s", suffix);
-    sl_tensor *ids = records_tensor(at->job->given, name, at->devices[0]);
+    sl_tensor *ids = records_tensor(r->job->given, name, r->devices[0]);
     snprintf(name, sizeof name, "targets.%s", suffix);
-    sl_tensor *targets = records_tensor(at->job->given, name, at->devices[0]);
+    sl_tensor *targets = records_tensor(r->job->given, name, r->devices[0]);
     const sl_pipe_batch batch = {.input = ids, .targets = targets};
-    if (at->ddp) {
-        records_check(sl_ddp_train(at->ddp, &batch, &loss));
+    if (r->ddp) {
+        records_check(sl_ddp_train(r->ddp, &batch, &loss));
     } else {
         if (step == 0)
-            write_logits(at, ids);
-        records_check(sl_pipe_train(at->pipe, &batch, &loss));
+            write_logits(r, ids);
+        records_check(sl_pipe_train(r->pipe, &batch, &loss));
     }
     snprintf(name, sizeof name, "loss.%s", suffix);
-    write_number(at, name, loss);
+    write_number(r, name, loss);
     sl_tensor_destroy(&ids);
     sl_tensor_destroy(&targets);
 }
 
-static void train_step(replica *at, int step)
+static void train_step(replica *r, int step)
 {
-    char **o = at->job->options, name[RECORD_NAME_BYTES];
+    char **o = r->job->options, name[RECORD_NAME_BYTES];
     int accumulations = (int)option_number(o, "accumulate");
     double norm;
-    sl_pipe_zero_grad(at->pipe);
+    sl_pipe_zero_grad(r->pipe);
     for (int a = 0; a < accumulations; a++) {
-        if (at->ddp)
-            sl_ddp_set_sync(at->ddp, a + 1 == accumulations);
-        train_batch(at, step, a);
+        if (r->ddp)
+            sl_ddp_set_sync(r->ddp, a + 1 == accumulations);
+        train_batch(r, step, a);
     }
-    bool first = sl_group_rank(at->group) == 0;
-    pthread_mutex_lock(at->job->output);
+    bool first = sl_group_rank(r->group) == 0;
+    pthread_mutex_lock(r->job->output);
     if (step == 0 && first)
-        for_each_parameter(at, write_grad);
-    pthread_mutex_unlock(at->job->output);
+        for_each_parameter(r, write_grad);
+    pthread_mutex_unlock(r->job->output);
     double clip = option_number(o, "clip");
     if (option_is(o, "norm", "l2")) {
-        records_check(sl_pipe_optimizer_step(at->optimizer, option_number(o, "lr"), clip, &norm));
+        records_check(sl_pipe_optimizer_step(r->optimizer, option_number(o, "lr"), clip, &norm));
     } else {
         records_check(
-            sl_clip_grad_norm(at->pipe, clip,
+            sl_clip_grad_norm(r->pipe, clip,
                               option_is(o, "norm", "l1") ? SL_GRAD_NORM_L1 : SL_GRAD_NORM_INF, true,
                               &norm));
-        records_check(sl_pipe_optimizer_step(at->optimizer, option_number(o, "lr"), 0, NULL));
+        records_check(sl_pipe_optimizer_step(r->optimizer, option_number(o, "lr"), 0, NULL));
     }
     snprintf(name, sizeof name, "norm.%d", step);
     if (first)
-        write_number(at, name, norm);
+        write_number(r, name, norm);
 }
 
 static sl_status run_rank(sl_group *group, void *arg)
 {
-    replica at = {.job = arg, .group = group};
-    open_replica(&at);
+    replica r = {.job = arg, .group = group};
+    open_replica(&r);
     if (sl_group_rank(group) == 0)
-        for_each_parameter(&at, set_value);
+        for_each_parameter(&r, set_value);
     if (sl_group_size(group) > 1)
-        records_check(sl_ddp_create(&(sl_ddp_options){.group = group, .pipe = at.pipe}, &at.ddp));
-    int steps = (int)option_number(at.job->options, "steps");
+        records_check(sl_ddp_create(&(sl_ddp_options){.group = group, .pipe = r.pipe}, &r.ddp));
+    int steps = (int)option_number(r.job->options, "steps");
     for (int step = 0; step < steps; step++)
-        train_step(&at, step);
-    for_each_parameter(&at, check_same_value);
+        train_step(&r, step);
+    for_each_parameter(&r, check_same_value);
     if (sl_group_rank(group) == 0)
-        for_each_parameter(&at, write_value);
-    close_replica(&at);
+        for_each_parameter(&r, write_value);
+    close_replica(&r);
     return SL_OK;
 }
 
 int main(int argc, char **argv)
 {
-    static records given;
-    pthread_mutex_t output = PTHREAD_MUTEX_INITIALIZER;
-    job shared = {argv + 1, &given, &output};
-    records_read(stdin, &given);
-    records_check(sl_spawn(run_rank, &shared, (int)option_number(argv + 1, "ranks"), NULL));
-    records_free(&given);
-    return 0;
+    return job_run(argv + 1, run_rank);
 }

@@ -411,51 +411,51 @@ static void make_quartet(quartet *out, double bytes_per_s)
     assert_int_equal(results.count, 1);
 }
 
-static void free_quartet(quartet *of)
+static void free_quartet(quartet *q)
 {
-    sli_devices_clear(&of->devices);
-    sli_cluster_clear(&of->cluster);
-    sl_module_destroy(&of->model);
+    sli_devices_clear(&q->devices);
+    sli_cluster_clear(&q->cluster);
+    sl_module_destroy(&q->model);
 }
 
 /* Their step is all computing: two or three of them train the four shards in two turns, since none
  * can train half a shard. */
 static void fewer_replicas_train_the_shards_in_turn(void **state)
 {
-    quartet of;
+    quartet q;
     sli_fewer_speed speed;
-    make_quartet(&of, 1e15);
-    sli_elastic_run run = {&of.job, &of.cluster, &of.devices, &of.found};
+    make_quartet(&q, 1e15);
+    sli_elastic_run run = {&q.job, &q.cluster, &q.devices, &q.found};
     for (int nodes = 1; nodes < 4; nodes++) {
         check_ok(sli_elastic_run_speed(&run, nodes, &speed));
         assert_float_equal(speed.fraction, nodes > 1 ? 0.5 : 0.25, 0.001);
         assert_int_equal(speed.nodes_used, nodes > 1 ? 2 : 1);
     }
-    free_quartet(&of);
+    free_quartet(&q);
 }
 
 /* Two pipelines of two ranks become two shards of one device, as when a job has lost processes. */
 static void shorter_pipelines_go_on(void **state)
 {
-    quartet of;
+    quartet q;
     sli_fewer_speed one, three;
-    make_quartet(&of, 1e15);
-    sli_elastic_run run = {&of.job, &of.cluster, &of.devices, &of.found};
-    of.found.candidate.replicas = 2;
-    of.found.candidate.pipeline_ranks = 2;
+    make_quartet(&q, 1e15);
+    sli_elastic_run run = {&q.job, &q.cluster, &q.devices, &q.found};
+    q.found.candidate.replicas = 2;
+    q.found.candidate.pipeline_ranks = 2;
     check_ok(sli_elastic_run_speed(&run, 1, &one));
     assert_int_equal(one.nodes_used, 1);
     assert_float_equal(one.fraction, 0.25, 0.001);
     check_ok(sli_elastic_run_speed(&run, 3, &three));
     assert_true(three.fraction > one.fraction);
     /* One of three ranks goes on with two. */
-    of.found.candidate.replicas = 1;
-    of.found.candidate.pipeline_ranks = 3;
-    of.job.space.rows = 1;
+    q.found.candidate.replicas = 1;
+    q.found.candidate.pipeline_ranks = 3;
+    q.job.space.rows = 1;
     check_ok(sli_elastic_run_speed(&run, 2, &one));
     assert_int_equal(one.nodes_used, 2);
     assert_true(one.fraction > 0);
-    free_quartet(&of);
+    free_quartet(&q);
 }
 
 /* ---- Checkpoints --------------------------------------------------------------------------- */
@@ -503,17 +503,17 @@ static void first_replica_writes_the_model(void **state)
 /* Their step is nearly all exchange, which one of them alone does not have. */
 static void fewer_replicas_have_the_shortest_step(void **state)
 {
-    quartet of;
+    quartet q;
     sli_fewer_speed one, three;
-    make_quartet(&of, 1e3);
-    assert_true(of.found.costs.exchange > 10 * of.found.costs.pipeline);
-    sli_elastic_run run = {&of.job, &of.cluster, &of.devices, &of.found};
+    make_quartet(&q, 1e3);
+    assert_true(q.found.costs.exchange > 10 * q.found.costs.pipeline);
+    sli_elastic_run run = {&q.job, &q.cluster, &q.devices, &q.found};
     check_ok(sli_elastic_run_speed(&run, 1, &one));
     check_ok(sli_elastic_run_speed(&run, 3, &three));
     assert_int_equal(three.nodes_used, 1);
     assert_float_equal(three.fraction, one.fraction, 1e-12);
-    assert_float_equal(one.fraction, of.found.costs.seconds / (4 * of.found.costs.pipeline), 0.001);
-    free_quartet(&of);
+    assert_float_equal(one.fraction, q.found.costs.seconds / (4 * q.found.costs.pipeline), 0.001);
+    free_quartet(&q);
 }
 
 int failures_tests(void)

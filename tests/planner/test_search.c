@@ -31,60 +31,60 @@ typedef struct machine {
 } machine;
 
 /* The times of the micro-batches of a layout. */
-static void scale_times(const machine *from, const made_layout *made, sl_module_profile *modules,
+static void scale_times(const machine *m, const made_layout *made, sl_module_profile *modules,
                         const sl_module_profile **of_ranks, sli_layout_speed *speed)
 {
     double rows = (double)made->layout.micro_rows;
     for (int i = 0; i < MODULES; i++)
-        modules[i] = (sl_module_profile){rows * from->row[i].forward, rows * from->row[i].backward,
-                                         rows * from->row[i].backward_input,
-                                         rows * from->row[i].backward_weight, 0};
+        modules[i] = (sl_module_profile){rows * m->row[i].forward, rows * m->row[i].backward,
+                                         rows * m->row[i].backward_input,
+                                         rows * m->row[i].backward_weight, 0};
     for (int rank = 0; rank < LAYOUT_RANKS; rank++)
         of_ranks[rank] = modules;
-    *speed = from->speed;
+    *speed = m->speed;
     speed->profiles = of_ranks;
 }
 
-static void try_every_cut(machine *own, const made_layout *made, const sli_layout_speed *speed,
+static void try_every_cut(machine *m, const made_layout *made, const sli_layout_speed *speed,
                           int *balance, int stage, int left)
 {
     int stages = sl_schedule_stages(made->table);
     if (stage + 1 < stages) {
         for (balance[stage] = 1; balance[stage] <= left - (stages - 1 - stage); balance[stage]++)
-            try_every_cut(own, made, speed, balance, stage + 1, left - balance[stage]);
+            try_every_cut(m, made, speed, balance, stage + 1, left - balance[stage]);
         return;
     }
     sl_step_costs costs;
     balance[stage] = left;
     check_ok(sli_layout_time_step(&made->layout, speed, balance, &costs));
-    if (own->best < 0 || costs.seconds < own->best)
-        own->best = costs.seconds;
+    if (m->best < 0 || costs.seconds < m->best)
+        m->best = costs.seconds;
 }
 
 static sl_status consider(void *context, sli_search *search, const sli_candidate *candidate)
 {
-    machine *own = context;
+    machine *m = context;
     sl_module_profile modules[MODULES];
     const sl_module_profile *of_ranks[LAYOUT_RANKS];
     sli_layout_speed speed;
     made_layout made;
     int balance[SL_MAX_STAGES];
-    make_layout(own->model, candidate, ROWS, &made);
-    scale_times(own, &made, modules, of_ranks, &speed);
-    try_every_cut(own, &made, &speed, balance, 0, MODULES);
-    own->considered++;
+    make_layout(m->model, candidate, ROWS, &made);
+    scale_times(m, &made, modules, of_ranks, &speed);
+    try_every_cut(m, &made, &speed, balance, 0, MODULES);
+    m->considered++;
     sl_status status = sli_search_add(search, candidate, &made.layout, &speed, NULL);
     sl_schedule_destroy(&made.table);
     return status;
 }
 
-static void search_machine(machine *own, uint64_t host_bytes, int wanted, sli_found_layout *found,
+static void search_machine(machine *m, uint64_t host_bytes, int wanted, sli_found_layout *found,
                            sli_search *out)
 {
-    own->best = -1;
-    own->considered = 0;
+    m->best = -1;
+    m->considered = 0;
     *out = (sli_search){.host_bytes = host_bytes, .wanted = wanted, .found = found};
-    check_ok(sli_search_layouts(out, &whole_space, consider, own));
+    check_ok(sli_search_layouts(out, &whole_space, consider, m));
 }
 
 static void best_layout_is_that_of_all_cuts_of_all_candidates(void **state)
@@ -92,17 +92,17 @@ static void best_layout_is_that_of_all_cuts_of_all_candidates(void **state)
     unsigned draw = test_seed(28);
     SCOPED(sl_module) *model = make_model(MODULES - 2);
     for (int round = 0; round < 20; round++) {
-        machine own = {.model = model};
+        machine m = {.model = model};
         sli_found_layout found[5];
         sli_search search;
         for (int i = 0; i < MODULES; i++) {
             double forward = test_draw(&draw, 1, 40), input = test_draw(&draw, 1, 40),
                    weight = test_draw(&draw, 1, 40);
-            own.row[i] = (sl_module_profile){forward, input + weight, input, weight, 0};
+            m.row[i] = (sl_module_profile){forward, input + weight, input, weight, 0};
         }
-        own.speed.reduce.seconds = test_draw(&draw, 0, 4000);
-        search_machine(&own, 0, 5, found, &search);
-        assert_float_equal(found[0].costs.seconds, own.best, 1e-9 * own.best);
+        m.speed.reduce.seconds = test_draw(&draw, 0, 4000);
+        search_machine(&m, 0, 5, found, &search);
+        assert_float_equal(found[0].costs.seconds, m.best, 1e-9 * m.best);
         assert_int_equal(search.count, 5);
         for (int i = 1; i < search.count; i++) {
             assert_true(found[i].costs.seconds >= found[i - 1].costs.seconds);
@@ -114,7 +114,7 @@ static void best_layout_is_that_of_all_cuts_of_all_candidates(void **state)
         }
         /* Without a limit of memory only the fastest recomputation is timed: one rank has three
          * numbers of chunks, a pipeline those of two schedules. 1x1 2x1 3x1, 1x2 1x3. */
-        assert_int_equal(own.considered, 3 * 3 + 2 * 6);
+        assert_int_equal(m.considered, 3 * 3 + 2 * 6);
     }
 }
 
@@ -125,17 +125,17 @@ static void best_layout_of_a_frozen_model_is_that_of_all_cuts(void **state)
     unsigned draw = test_seed(29);
     for (int frozen = 1; frozen < MODULES; frozen++) {
         SCOPED(sl_module) *model = make_frozen_model(MODULES - 2, frozen);
-        machine own = {.model = model};
+        machine m = {.model = model};
         sli_found_layout found[1];
         sli_search search;
         for (int i = 0; i < MODULES; i++) {
             double forward = test_draw(&draw, 10, 14), half = test_draw(&draw, 10, 14);
-            own.row[i] = (sl_module_profile){forward, 2 * half, half, half, 0};
+            m.row[i] = (sl_module_profile){forward, 2 * half, half, half, 0};
         }
-        own.speed.reduce.seconds = 1e6; /* a pipeline is best */
-        search_machine(&own, 0, 1, found, &search);
+        m.speed.reduce.seconds = 1e6; /* a pipeline is best */
+        search_machine(&m, 0, 1, found, &search);
         assert_int_equal(search.count, 1);
-        assert_float_equal(found[0].costs.seconds, own.best, 1e-9 * own.best);
+        assert_float_equal(found[0].costs.seconds, m.best, 1e-9 * m.best);
     }
 }
 
@@ -147,7 +147,7 @@ static void layout_whose_memory_cannot_be_planned_is_an_error(void **state)
                                             .schedule = "gpipe",
                                             .chunks = 4};
     SCOPED(sl_module) *model = make_model(MODULES - 2);
-    machine own = {.model = model};
+    machine m = {.model = model};
     sl_module_profile modules[MODULES];
     const sl_module_profile *of_ranks[LAYOUT_RANKS];
     sli_layout_speed speed;
@@ -155,7 +155,7 @@ static void layout_whose_memory_cannot_be_planned_is_an_error(void **state)
     sli_search search = {.wanted = 1, .found = found};
     made_layout made;
     make_layout(model, &candidate, ROWS, &made);
-    scale_times(&own, &made, modules, of_ranks, &speed);
+    scale_times(&m, &made, modules, of_ranks, &speed);
     made.layout.row_tokens = 5001; /* more than the model has positions */
     check_error(sli_search_add(&search, &candidate, &made.layout, &speed, NULL), SL_ERR_INVALID,
                 "5001");
@@ -171,17 +171,17 @@ static void layout_whose_memory_cannot_be_planned_is_an_error(void **state)
 static void exchange_decides_between_replicas_and_a_pipeline(void **state)
 {
     SCOPED(sl_module) *model = make_model(MODULES - 2);
-    machine own = {.model = model};
+    machine m = {.model = model};
     sli_found_layout found[1];
     sli_search search;
     for (int i = 0; i < MODULES; i++)
-        own.row[i] = (sl_module_profile){1, 2, 1, 1, 0};
-    search_machine(&own, 0, 1, found, &search);
+        m.row[i] = (sl_module_profile){1, 2, 1, 1, 0};
+    search_machine(&m, 0, 1, found, &search);
     assert_int_equal(found[0].candidate.replicas, 3);
     assert_int_equal(found[0].candidate.pipeline_ranks, 1);
     assert_float_equal(found[0].costs.seconds, MODULES * 3 * ROWS / 3.0, 1e-9);
-    own.speed.reduce.seconds = 1e6;
-    search_machine(&own, 0, 1, found, &search);
+    m.speed.reduce.seconds = 1e6;
+    search_machine(&m, 0, 1, found, &search);
     assert_int_equal(found[0].candidate.replicas, 1);
     assert_int_equal(found[0].candidate.pipeline_ranks, 3);
     assert_int_equal(found[0].candidate.chunks, 4);
@@ -191,20 +191,20 @@ static void exchange_decides_between_replicas_and_a_pipeline(void **state)
 static void what_does_not_fit_is_not_found(void **state)
 {
     SCOPED(sl_module) *model = make_model(MODULES - 2);
-    machine own = {.model = model};
+    machine m = {.model = model};
     sli_found_layout found[5];
     sli_search search;
     for (int i = 0; i < MODULES; i++)
-        own.row[i] = (sl_module_profile){1, 2, 1, 1, 0};
-    search_machine(&own, 1000, 5, found, &search);
+        m.row[i] = (sl_module_profile){1, 2, 1, 1, 0};
+    search_machine(&m, 1000, 5, found, &search);
     assert_int_equal(search.count, 0);
     check_error(sli_search_refuse(&search, "at most 3 ranks"), SL_ERR_MEMORY,
                 "no layout of at most 3 ranks fits the memory: the smallest has ");
     /* What each shape needs at least is known from the limit by which it is found. */
-    search_machine(&own, 0, 5, found, &search);
+    search_machine(&m, 0, 5, found, &search);
     int64_t best = found[0].host_bytes;
     sli_found_layout smaller[5];
-    search_machine(&own, (uint64_t)best - 1, 5, smaller, &search);
+    search_machine(&m, (uint64_t)best - 1, 5, smaller, &search);
     for (int i = 0; i < search.count; i++)
         assert_true(smaller[i].host_bytes < best);
     assert_true(smaller[0].costs.seconds >= found[0].costs.seconds);

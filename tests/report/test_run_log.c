@@ -102,12 +102,13 @@ static double real_of(const json_t *record, const char *key)
 }
 
 /* Runs, and reads the log; what the run reported is in *record. */
-static log_file run_and_read_log(scratch *in, const sl_train_options *options, small_record *record)
+static log_file run_and_read_log(scratch *dir, const sl_train_options *options,
+                                 small_record *record)
 {
     sl_run_log *log;
     sl_run_result result;
     char path[512];
-    snprintf(path, sizeof path, "%s/log.jsonl", in->directory);
+    snprintf(path, sizeof path, "%s/log.jsonl", dir->directory);
     check_ok(sl_run_log_create(path, NULL, NULL, NULL, &log));
     const sl_reporter reporters[] = {sl_run_log_reporter(log), small_reporter(record)};
     check_ok(sl_train_run(options, reporters, 2, &result));
@@ -305,9 +306,9 @@ static void timelines_and_memory_of_every_replica_are_logged(void **state)
 
 static void numbers_that_are_none_are_null(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     SCOPED(sl_run_log) *log = NULL;
-    const char *path = scratch_path(in, "log.jsonl");
+    const char *path = scratch_path(dir, "log.jsonl");
     check_ok(sl_run_log_create(path, NULL, NULL, NULL, &log));
     sl_reporter reporter = sl_run_log_reporter(log);
     const sl_step_info step = {.step = 1, .loss = NAN, .grad_norm = INFINITY, .seconds = 1};
@@ -354,9 +355,9 @@ static void steps_have_z_scores(void **state)
 
 static void weights_that_were_not_saved_are_logged(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     SCOPED(sl_run_log) *log = NULL;
-    const char *path = scratch_path(in, "log.jsonl");
+    const char *path = scratch_path(dir, "log.jsonl");
     check_ok(sl_run_log_create(path, NULL, NULL, NULL, &log));
     sl_reporter reporter = sl_run_log_reporter(log);
     const sl_checkpoint_event event = {.kind = SL_WEIGHTS_FAILED,
@@ -468,9 +469,9 @@ typedef struct complaints {
 
 static void complain(void *context, const char *reason)
 {
-    complaints *of = context;
-    of->count++;
-    snprintf(of->last, sizeof of->last, "%s", reason);
+    complaints *c = context;
+    c->count++;
+    snprintf(c->last, sizeof c->last, "%s", reason);
 }
 
 /* Files of this process may grow to `bytes`, as on a disk that is full then; the limit before. */
@@ -491,11 +492,11 @@ static void log_step_number(const sl_reporter *reporter, int64_t number)
 
 static void run_goes_on_without_records_there_is_no_room_for(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     SCOPED(sl_run_log) *log = NULL;
     complaints said = {0};
     struct stat what;
-    const char *path = scratch_path(in, "log.jsonl");
+    const char *path = scratch_path(dir, "log.jsonl");
     signal(SIGXFSZ, SIG_IGN);
     check_ok(sl_run_log_create(path, NULL, complain, &said, &log));
     sl_reporter reporter = sl_run_log_reporter(log);

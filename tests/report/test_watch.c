@@ -149,9 +149,9 @@ static int open_events(const char *url, int room)
 
 /* ---- Tests -------------------------------------------------------------------------------- */
 
-static page *serve_log(scratch *in, const char *lines)
+static page *serve_log(scratch *dir, const char *lines)
 {
-    const char *path = scratch_path(in, "log.jsonl");
+    const char *path = scratch_path(dir, "log.jsonl");
     write_file(path, lines, strlen(lines));
     page *served = open_page("0", path);
     assert_memory_equal(served->url, "http://127.0.0.1:", 17);
@@ -159,9 +159,9 @@ static page *serve_log(scratch *in, const char *lines)
     return served;
 }
 
-static void add_line(scratch *in, const char *line)
+static void add_line(scratch *dir, const char *line)
 {
-    FILE *file = fopen(scratch_path(in, "log.jsonl"), "a");
+    FILE *file = fopen(scratch_path(dir, "log.jsonl"), "a");
     assert_non_null(file);
     assert_true(fputs(line, file) >= 0 && fclose(file) == 0);
 }
@@ -384,10 +384,10 @@ static void slow_browsers_hold_few_events(void **state)
 }
 
 /* A log whose page has more bytes than the sockets hold: of a step with so many actions. */
-static void write_large_log(scratch *in)
+static void write_large_log(scratch *dir)
 {
     enum { MICROS = 2048 };
-    FILE *file = fopen(scratch_path(in, "log.jsonl"), "w");
+    FILE *file = fopen(scratch_path(dir, "log.jsonl"), "w");
     assert_non_null(file);
     fputs(log_lines, file);
     fputs("{\"record\":\"pipeline\",\"replica\":0,\"epoch\":1,\"step\":2,\"placement\":[0]", file);

@@ -107,6 +107,13 @@ void free_at_end(void *pointer_of)
     free(*(void **)pointer_of);
 }
 
+uint64_t device_bytes(const sl_device *device)
+{
+    sl_memory_stats memory;
+    sl_device_memory(device, &memory);
+    return memory.current_total_bytes;
+}
+
 void check_ok_at(sl_status status, const char *file, int line)
 {
     if (status == SL_OK)

@@ -3,7 +3,7 @@
 #ifndef TESTS_SUPPORT_CHECK_H
 #define TESTS_SUPPORT_CHECK_H
 
-#include "sluice/status.h"
+#include "sluice/device.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,6 +20,9 @@
 /* The same of memory from malloc: FREED float *values = malloc(bytes); */
 #define FREED __attribute__((cleanup(free_at_end)))
 void free_at_end(void *pointer_of);
+
+/* Of all tensors that the device has. */
+uint64_t device_bytes(const sl_device *device);
 
 /* Fails the test, with the error's text, unless `status` is SL_OK. */
 void check_ok_at(sl_status status, const char *file, int line);

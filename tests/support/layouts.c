@@ -162,7 +162,7 @@ typedef struct shard_rows {
 } shard_rows;
 
 /* Trains on shards first … first + count - 1. */
-static sl_status train_step(rig *at, int step, const shard_rows *rows, int first, int count,
+static sl_status train_step(rig *r, int step, const shard_rows *rows, int first, int count,
                             double *losses)
 {
     for (int k = first; k < first + count; k++) {
@@ -170,24 +170,24 @@ static sl_status train_step(rig *at, int step, const shard_rows *rows, int first
                                .targets = rows[k].targets,
                                .step = (uint64_t)step,
                                .first_sample = 100 * step + MAX_ROWS * k};
-        sl_pipe_zero_grad(at->pipe);
-        SL_TRY(sl_ddp_train(at->ddp, &batch, &losses[k]));
+        sl_pipe_zero_grad(r->pipe);
+        SL_TRY(sl_ddp_train(r->ddp, &batch, &losses[k]));
     }
     return SL_OK;
 }
 
-static sl_status train(rig *at, const shard_rows *rows, numbers *out, sl_tensor **output)
+static sl_status train(rig *r, const shard_rows *rows, numbers *out, sl_tensor **output)
 {
     int first, count;
-    sl_ddp_shards(at->ddp, &first, &count);
+    sl_ddp_shards(r->ddp, &first, &count);
     for (int i = 0; i < STEPS; i++) {
-        SL_TRY(train_step(at, i, rows, first, count, out->loss[i]));
-        SL_TRY(sl_clip_grad_norm(at->pipe, 0.1, SL_GRAD_NORM_L2, true, &out->norm[i]));
-        SL_TRY(sl_pipe_optimizer_step(at->optimizer, 0.01, 0.05, NULL));
+        SL_TRY(train_step(r, i, rows, first, count, out->loss[i]));
+        SL_TRY(sl_clip_grad_norm(r->pipe, 0.1, SL_GRAD_NORM_L2, true, &out->norm[i]));
+        SL_TRY(sl_pipe_optimizer_step(r->optimizer, 0.01, 0.05, NULL));
     }
     sl_pipe_batch batch = {.input = rows[0].input, .targets = rows[0].targets};
-    SL_TRY(sl_pipe_evaluate(at->pipe, &batch, &out->evaluation, &out->terms));
-    return sl_pipe_forward(at->pipe, &batch, output);
+    SL_TRY(sl_pipe_evaluate(r->pipe, &batch, &out->evaluation, &out->terms));
+    return sl_pipe_forward(r->pipe, &batch, output);
 }
 
 static const sl_parameter *find_parameter(const sl_parameter_set *set, const char *name)
@@ -204,10 +204,10 @@ static bool same_bits(const sl_tensor *a, const sl_tensor *b)
            memcmp(sl_tensor_data(a), sl_tensor_data(b), sli_tensor_bytes(a)) == 0;
 }
 
-static sl_status compare_parameters(const rig *own, const rig *whole)
+static sl_status compare_parameters(const rig *cut, const rig *whole)
 {
-    for (int s = 0; s < sl_pipe_stages(own->pipe); s++) {
-        sl_parameter_set *set = sl_pipe_parameters(own->pipe, s);
+    for (int s = 0; s < sl_pipe_stages(cut->pipe); s++) {
+        sl_parameter_set *set = sl_pipe_parameters(cut->pipe, s);
         for (int i = 0; i < sl_parameter_set_count(set); i++) {
             sl_parameter *mine = sl_parameter_set_get(set, i);
             const char *name = sl_parameter_name(mine);
@@ -228,14 +228,14 @@ static sl_status compare_parameters(const rig *own, const rig *whole)
 
 /* Bytes of the classes that the pipeline ranks here have of a head that another process's last
  * stage has, of `class_bytes` each. */
-static uint64_t head_copy_bytes(const plan *p, const rig *own, uint64_t class_bytes)
+static uint64_t head_copy_bytes(const plan *p, const rig *cut, uint64_t class_bytes)
 {
-    int stages = p->options.stages, ranks = sl_pipe_ranks(own->pipe), classes = 0;
+    int stages = p->options.stages, ranks = sl_pipe_ranks(cut->pipe), classes = 0;
     int blocks = p->options.head_blocks < CLASSES ? p->options.head_blocks : CLASSES;
     bool counted[RIG_MAX_RANKS] = {false};
-    for (int s = 0; s < stages && !sl_pipe_parameters(own->pipe, stages - 1); s++) {
-        int rank = sl_pipe_rank(own->pipe, s);
-        if (blocks == 0 || counted[rank] || !sl_pipe_parameters(own->pipe, s))
+    for (int s = 0; s < stages && !sl_pipe_parameters(cut->pipe, stages - 1); s++) {
+        int rank = sl_pipe_rank(cut->pipe, s);
+        if (blocks == 0 || counted[rank] || !sl_pipe_parameters(cut->pipe, s))
             continue;
         counted[rank] = true;
         for (int block = sli_sum_tree_first(blocks, rank, ranks);
@@ -248,22 +248,22 @@ static uint64_t head_copy_bytes(const plan *p, const rig *own, uint64_t class_by
 /* A rank's devices hold the parameters of its own stages, each on a boundary of 64 bytes, the value
  * that is tied to another process's, and their classes of such a process's head: no others. In
  * bf16, also a copy of each for products. */
-static sl_status check_parameter_memory(const plan *p, const rig *own)
+static sl_status check_parameter_memory(const plan *p, const rig *cut)
 {
     uint64_t held = 0, expected = 0;
     int last = p->options.stages - 1;
     bool in_bf16 = p->options.precision == SL_PRECISION_BF16;
     sl_model_options model = model_options(p);
-    bool has_copy = p->is_language_model && model.tie && sl_pipe_parameters(own->pipe, last) &&
-                    !sl_pipe_parameters(own->pipe, 0);
+    bool has_copy = p->is_language_model && model.tie && sl_pipe_parameters(cut->pipe, last) &&
+                    !sl_pipe_parameters(cut->pipe, 0);
     for (int i = 0; i < RIG_MAX_RANKS; i++) {
         sl_memory_stats stats = {0};
-        if (own->devices[i])
-            sl_device_memory(own->devices[i], &stats);
+        if (cut->devices[i])
+            sl_device_memory(cut->devices[i], &stats);
         held += stats.current_bytes[SL_MEMORY_PARAMETERS];
     }
     for (int s = 0; s <= last; s++) {
-        const sl_parameter_set *set = sl_pipe_parameters(own->pipe, s);
+        const sl_parameter_set *set = sl_pipe_parameters(cut->pipe, s);
         for (int i = 0; set && i < sl_parameter_set_count(set); i++) {
             const sl_parameter *one = sl_parameter_set_get(set, i);
             size_t bytes = sli_tensor_bytes(sl_parameter_value(one));
@@ -272,7 +272,7 @@ static sl_status check_parameter_memory(const plan *p, const rig *own)
         }
     }
     expected += has_copy ? (uint64_t)(CLASSES * model.emsize * (in_bf16 ? 6 : 4)) : 0;
-    expected += head_copy_bytes(p, own,
+    expected += head_copy_bytes(p, cut,
                                 (uint64_t)model.emsize * (in_bf16 ? 2 : 4) +
                                     (p->is_decoder ? 0 : sizeof(float)));
     return expect(held == expected, "%" PRIu64 " bytes of parameters, got %" PRIu64, expected,
@@ -280,10 +280,10 @@ static sl_status check_parameter_memory(const plan *p, const rig *own)
 }
 
 /* A rank has the state of its own stages' parameters, under their names. */
-static sl_status compare_state(const sl_checkpoint_part *own, const sl_checkpoint_part *whole)
+static sl_status compare_state(const sl_checkpoint_part *got, const sl_checkpoint_part *whole)
 {
-    for (size_t i = 0; i < own->count; i++) {
-        const sl_safetensors_item *item = &own->items[i], *other = NULL;
+    for (size_t i = 0; i < got->count; i++) {
+        const sl_safetensors_item *item = &got->items[i], *other = NULL;
         for (size_t k = 0; k < whole->count; k++)
             if (strcmp(whole->items[k].name, item->name) == 0)
                 other = &whole->items[k];
@@ -295,36 +295,36 @@ static sl_status compare_state(const sl_checkpoint_part *own, const sl_checkpoin
 }
 
 /* `own` has losses of its replica's shards alone. */
-static sl_status compare_numbers(const numbers *own, const numbers *whole)
+static sl_status compare_numbers(const numbers *got, const numbers *whole)
 {
     for (int i = 0; i < STEPS; i++) {
-        SL_TRY(expect(own->norm[i] == whole->norm[i], "the norm %a, got %a", whole->norm[i],
-                      own->norm[i]));
+        SL_TRY(expect(got->norm[i] == whole->norm[i], "the norm %a, got %a", whole->norm[i],
+                      got->norm[i]));
         for (int k = 0; k < MAX_SHARDS; k++)
-            SL_TRY(expect(own->loss[i][k] == 0 || own->loss[i][k] == whole->loss[i][k],
-                          "the loss %a, got %a", whole->loss[i][k], own->loss[i][k]));
+            SL_TRY(expect(got->loss[i][k] == 0 || got->loss[i][k] == whole->loss[i][k],
+                          "the loss %a, got %a", whole->loss[i][k], got->loss[i][k]));
     }
-    return expect(own->evaluation == whole->evaluation && own->terms == whole->terms,
-                  "the evaluation %a, got %a", whole->evaluation, own->evaluation);
+    return expect(got->evaluation == whole->evaluation && got->terms == whole->terms,
+                  "the evaluation %a, got %a", whole->evaluation, got->evaluation);
 }
 
-static sl_status compare(const rig *own, const rig *whole, const numbers *a, const numbers *b,
+static sl_status compare(const rig *cut, const rig *whole, const numbers *a, const numbers *b,
                          const sl_tensor *output, const sl_tensor *expected)
 {
     sl_checkpoint_part state, whole_state;
-    int last = sl_pipe_stages(own->pipe) - 1;
-    bool has_last = sl_pipe_parameters(own->pipe, last) != NULL;
+    int last = sl_pipe_stages(cut->pipe) - 1;
+    bool has_last = sl_pipe_parameters(cut->pipe, last) != NULL;
     SL_TRY(compare_numbers(a, b));
     SL_TRY(expect(!output == !has_last, "an output where the last stage is"));
     SL_TRY(expect(!output || same_bits(output, expected), "the same output"));
-    SL_TRY(compare_parameters(own, whole));
-    SL_TRY(sl_pipe_optimizer_get_state(own->optimizer, &state));
+    SL_TRY(compare_parameters(cut, whole));
+    SL_TRY(sl_pipe_optimizer_get_state(cut->optimizer, &state));
     SL_TRY(sl_pipe_optimizer_get_state(whole->optimizer, &whole_state));
     return compare_state(&state, &whole_state);
 }
 
 /* Each rank gives the tensors that its stages read, and no others. */
-static sl_status train_both(const plan *p, rig *own, rig *whole)
+static sl_status train_both(const plan *p, rig *cut, rig *whole)
 {
     numbers a = {0}, b = {0};
     sl_tensor *output = NULL, *expected = NULL;
@@ -334,16 +334,16 @@ static sl_status train_both(const plan *p, rig *own, rig *whole)
     for (int k = 0; k < p->shards; k++) {
         rows[k].input = build_rows(p, whole->devices[0], seed + 2 * (unsigned)k);
         rows[k].targets = build_rows(p, whole->devices[0], seed + 2 * (unsigned)k + 1);
-        own_rows[k].input = sl_pipe_parameters(own->pipe, 0) ? rows[k].input : NULL;
-        own_rows[k].targets = sl_pipe_parameters(own->pipe, last) ? rows[k].targets : NULL;
+        own_rows[k].input = sl_pipe_parameters(cut->pipe, 0) ? rows[k].input : NULL;
+        own_rows[k].targets = sl_pipe_parameters(cut->pipe, last) ? rows[k].targets : NULL;
     }
     sl_status status = train(whole, rows, &b, &expected);
     if (status == SL_OK)
-        status = check_parameter_memory(p, own);
+        status = check_parameter_memory(p, cut);
     if (status == SL_OK)
-        status = train(own, own_rows, &a, &output);
+        status = train(cut, own_rows, &a, &output);
     if (status == SL_OK)
-        status = compare(own, whole, &a, &b, output, expected);
+        status = compare(cut, whole, &a, &b, output, expected);
     sl_tensor_destroy(&output);
     sl_tensor_destroy(&expected);
     for (int k = 0; k < p->shards; k++) {

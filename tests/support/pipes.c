@@ -28,9 +28,7 @@ void test_pipe_destroy(test_pipe *pipe)
     sl_module_destroy(&pipe->model);
     sl_loss_destroy(&pipe->loss);
     for (int i = 0; i < pipe->device_count; i++) {
-        sl_memory_stats stats;
-        sl_device_memory(pipe->devices[i], &stats);
-        assert_int_equal(stats.current_total_bytes, 0);
+        assert_int_equal(device_bytes(pipe->devices[i]), 0);
         sl_device_destroy(&pipe->devices[i]);
     }
 }
@@ -151,21 +149,21 @@ static bool is_next(const random_writer *w, int stage, int micro, bool weight)
 static bool can_run(const random_writer *w, sl_action action)
 {
     int stage = action.stage, micro = action.micro;
-    const progress *at = cell_of(w, stage, micro);
-    bool ready = at->forward && (at->again || !at->recomputes) && !at->input &&
+    const progress *cell = cell_of(w, stage, micro);
+    bool ready = cell->forward && (cell->again || !cell->recomputes) && !cell->input &&
                  is_next(w, stage, micro, false) &&
                  (stage + 1 == w->stages || cell_of(w, stage + 1, micro)->input);
     switch (action.kind) {
     case SL_ACTION_FORWARD:
-        return !at->forward && (stage == 0 || cell_of(w, stage - 1, micro)->forward);
+        return !cell->forward && (stage == 0 || cell_of(w, stage - 1, micro)->forward);
     case SL_ACTION_RECOMPUTE:
-        return at->recomputes && at->forward && !at->again;
+        return cell->recomputes && cell->forward && !cell->again;
     case SL_ACTION_BACKWARD:
-        return !at->halves && ready && is_next(w, stage, micro, true);
+        return !cell->halves && ready && is_next(w, stage, micro, true);
     case SL_ACTION_BACKWARD_INPUT:
-        return at->halves && ready;
+        return cell->halves && ready;
     case SL_ACTION_BACKWARD_WEIGHT:
-        return at->halves && at->input && !at->weight && is_next(w, stage, micro, true);
+        return cell->halves && cell->input && !cell->weight && is_next(w, stage, micro, true);
     case SL_ACTION_HEAD_FORWARD:
     case SL_ACTION_HEAD_BACKWARD:
         break; /* sl_schedule_split_head adds them */
@@ -192,11 +190,11 @@ static bool draw_action(const random_writer *w, unsigned *seed, int rank, sl_act
 static void append_action(random_writer *w, sl_action action)
 {
     int rank = w->placement[action.stage];
-    progress *at = cell_of(w, action.stage, action.micro);
-    at->forward |= action.kind == SL_ACTION_FORWARD;
-    at->again |= action.kind == SL_ACTION_RECOMPUTE;
-    at->input |= action.kind == SL_ACTION_BACKWARD || action.kind == SL_ACTION_BACKWARD_INPUT;
-    at->weight |= action.kind == SL_ACTION_BACKWARD || action.kind == SL_ACTION_BACKWARD_WEIGHT;
+    progress *cell = cell_of(w, action.stage, action.micro);
+    cell->forward |= action.kind == SL_ACTION_FORWARD;
+    cell->again |= action.kind == SL_ACTION_RECOMPUTE;
+    cell->input |= action.kind == SL_ACTION_BACKWARD || action.kind == SL_ACTION_BACKWARD_INPUT;
+    cell->weight |= action.kind == SL_ACTION_BACKWARD || action.kind == SL_ACTION_BACKWARD_WEIGHT;
     w->actions[rank * w->most + w->counts[rank]++] = action;
 }
 

@@ -91,36 +91,36 @@ static void collect(FILE *file, char *text, size_t room)
     fclose(file);
 }
 
-static void run_line(program_run *to, command_line *line)
+static void run_line(program_run *run, command_line *line)
 {
     FILE *out = tmpfile(), *err = tmpfile();
     assert_non_null(out);
     assert_non_null(err);
-    to->status = wait_for(spawn(line, fileno(out), fileno(err)));
-    collect(out, to->out, sizeof to->out);
-    collect(err, to->err, sizeof to->err);
+    run->status = wait_for(spawn(line, fileno(out), fileno(err)));
+    collect(out, run->out, sizeof run->out);
+    collect(err, run->err, sizeof run->err);
 }
 
-void program_start(program_run *to, const char *format, ...)
+void program_start(program_run *run, const char *format, ...)
 {
     command_line line;
     va_list values;
     va_start(values, format);
     cut_words(&line, format, values);
     va_end(values);
-    run_line(to, &line);
+    run_line(run, &line);
 }
 
-void program_succeed(program_run *to, const char *format, ...)
+void program_succeed(program_run *run, const char *format, ...)
 {
     command_line line;
     va_list values;
     va_start(values, format);
     cut_words(&line, format, values);
     va_end(values);
-    run_line(to, &line);
-    if (to->status != 0 || to->err[0])
-        fail_msg("expected success of \"%s\", got status %d: %s", format, to->status, to->err);
+    run_line(run, &line);
+    if (run->status != 0 || run->err[0])
+        fail_msg("expected success of \"%s\", got status %d: %s", format, run->status, run->err);
 }
 
 /* Reads what a terminal's other side shows until nobody has it open; more than fits is dropped. */
@@ -134,7 +134,7 @@ static void read_terminal(int terminal, char *text, size_t room)
     text[used] = '\0';
 }
 
-void program_start_on_terminal(program_run *to, const char *format, ...)
+void program_start_on_terminal(program_run *run, const char *format, ...)
 {
     command_line line;
     va_list values;
@@ -151,30 +151,30 @@ void program_start_on_terminal(program_run *to, const char *format, ...)
     assert_true(side >= 0);
     pid_t child = spawn(&line, fileno(out), side);
     close(side);
-    read_terminal(terminal, to->err, sizeof to->err);
+    read_terminal(terminal, run->err, sizeof run->err);
     close(terminal);
-    to->status = wait_for(child);
-    collect(out, to->out, sizeof to->out);
+    run->status = wait_for(child);
+    collect(out, run->out, sizeof run->out);
 }
 
 int corpus_create(void **state)
 {
     program_run made;
     scratch_create(state);
-    scratch *in = *state;
-    program_succeed(&made, "data --synthetic %s --tokens 4000", in->directory);
-    assert_int_equal(scratch_entries(in, 0), CORPUS_FILES);
+    scratch *dir = *state;
+    program_succeed(&made, "data --synthetic %s --tokens 4000", dir->directory);
+    assert_int_equal(scratch_entries(dir, 0), CORPUS_FILES);
     return 0;
 }
 
 int corpus_create_trained(void **state, program_run *trained)
 {
     corpus_create(state);
-    scratch *in = *state;
+    scratch *dir = *state;
     program_succeed(trained,
                     "train --data %s " TINY_MODEL " " TINY_BATCH
                     " --batch-size 8 --epochs 2 --max-batches 20 --save %s/model",
-                    in->directory, in->directory);
+                    dir->directory, dir->directory);
     return 0;
 }
 

@@ -21,14 +21,14 @@ bool mpirun_exists(void);
 
 /* Runs it with the words of `format`, printed and cut at blanks; `$` in a word stands for a blank,
  * a word `''` for an empty one. Standard input is empty, the outputs are no terminals. */
-void program_start(program_run *to, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void program_start(program_run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* The same, and fails the test unless the exit status is 0 and standard error empty. */
-void program_succeed(program_run *to, const char *format, ...)
+void program_succeed(program_run *run, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
 /* The same, with standard error a terminal, whose text lands in `err`. */
-void program_start_on_terminal(program_run *to, const char *format, ...)
+void program_start_on_terminal(program_run *run, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
 /* ---- A small corpus, and a model small enough for it ---------------------------------------- */

@@ -32,21 +32,21 @@ static void same_seed_writes_the_same_sentences(void **state)
         "Clever shepherds always slowly count few new lambs behind hills.\n"
         "Shepherds sometimes quietly follow few apples behind famous orchards.\n"
         "Cooks never proudly polish several old nets past roads.\n";
-    scratch *in = *state;
-    write_text(in->directory, 1, 40, 1);
-    assert_string_equal(content(scratch_path(in, "train.txt")), expected);
-    assert_memory_not_equal(content(scratch_path(in, "valid.txt")), expected, 10);
-    assert_memory_not_equal(content(scratch_path(in, "test.txt")), expected, 10);
-    write_text(in->directory, 2, 40, 1);
-    assert_memory_not_equal(content(scratch_path(in, "train.txt")), expected, 10);
+    scratch *dir = *state;
+    write_text(dir->directory, 1, 40, 1);
+    assert_string_equal(content(scratch_path(dir, "train.txt")), expected);
+    assert_memory_not_equal(content(scratch_path(dir, "valid.txt")), expected, 10);
+    assert_memory_not_equal(content(scratch_path(dir, "test.txt")), expected, 10);
+    write_text(dir->directory, 2, 40, 1);
+    assert_memory_not_equal(content(scratch_path(dir, "train.txt")), expected, 10);
 }
 
 static void splits_are_as_long_as_asked(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     SCOPED(sl_corpus) *corpus = NULL;
-    write_text(in->directory, 7, 5000, 0);
-    check_ok(sl_corpus_load(in->directory, NULL, &corpus));
+    write_text(dir->directory, 7, 5000, 0);
+    check_ok(sl_corpus_load(dir->directory, NULL, &corpus));
     for (int split = 0; split < SL_SPLITS; split++) {
         const sl_tokens *tokens = sl_corpus_tokens(corpus, (sl_split)split);
         int64_t wanted = split == SL_SPLIT_TRAIN ? 5000 : 500;
@@ -100,11 +100,11 @@ static double stated_entropy(int64_t known)
 /* Without the chain: from frequencies of one to four words in a row. */
 static void entropy_is_that_of_a_long_text(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     SCOPED(sl_corpus) *corpus = NULL;
     double before = 0, counted[LONGEST], rate = log(sli_synthetic_best_perplexity(0));
-    write_text(in->directory, 3, TOKENS, 1);
-    check_ok(sl_corpus_load(in->directory, NULL, &corpus));
+    write_text(dir->directory, 3, TOKENS, 1);
+    check_ok(sl_corpus_load(dir->directory, NULL, &corpus));
     for (int length = 1; length <= LONGEST; length++) {
         double now = entropy_of_sequences(sl_corpus_tokens(corpus, SL_SPLIT_TRAIN), length);
         counted[length - 1] = now - before;
@@ -135,14 +135,14 @@ static void longer_blocks_allow_a_lower_perplexity(void **state)
 
 static void texts_are_recognized_by_their_sentences(void **state)
 {
-    scratch *in = *state;
-    assert_false(sli_synthetic_is_text(in->directory));
+    scratch *dir = *state;
+    assert_false(sli_synthetic_is_text(dir->directory));
     assert_false(sli_synthetic_is_text("/nowhere"));
-    write_text(in->directory, 1, 3000, 3000);
-    assert_true(sli_synthetic_is_text(in->directory));
-    assert_true(sli_synthetic_is_text(scratch_path(in, "train.txt"))); /* one text, divided */
-    assert_int_equal(remove(scratch_path(in, "test.txt")), 0);
-    assert_false(sli_synthetic_is_text(in->directory));
+    write_text(dir->directory, 1, 3000, 3000);
+    assert_true(sli_synthetic_is_text(dir->directory));
+    assert_true(sli_synthetic_is_text(scratch_path(dir, "train.txt"))); /* one text, divided */
+    assert_int_equal(remove(scratch_path(dir, "test.txt")), 0);
+    assert_false(sli_synthetic_is_text(dir->directory));
 }
 
 static void other_sentences_are_not_the_chains(void **state)
@@ -167,8 +167,8 @@ static void other_sentences_are_not_the_chains(void **state)
     };
     static const char good[] = "Riders often groom the horses near stables.\nBrave riders still "
                                "gladly groom few old goats past windy forests.\n";
-    scratch *in = *state;
-    char *path = scratch_path(in, "text");
+    scratch *dir = *state;
+    char *path = scratch_path(dir, "text");
     write_file(path, good, sizeof good - 1);
     assert_true(sli_synthetic_is_text(path));
     write_file(path, good, sizeof good); /* with the 0 */
@@ -188,14 +188,14 @@ static void other_sentences_are_not_the_chains(void **state)
 
 static void impossible_requests_are_refused(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     char inside[512];
-    write_file(scratch_path(in, "file"), "", 0);
-    snprintf(inside, sizeof inside, "%s/deep/er", in->directory);
+    write_file(scratch_path(dir, "file"), "", 0);
+    snprintf(inside, sizeof inside, "%s/deep/er", dir->directory);
     const sli_synthetic_options negative = {.train_tokens = -1}, small = {.train_tokens = 1};
-    check_error(sli_synthetic_write(in->directory, &negative), SL_ERR_INVALID,
+    check_error(sli_synthetic_write(dir->directory, &negative), SL_ERR_INVALID,
                 "must not be negative, got -1 and 0");
-    check_error(sli_synthetic_write(scratch_path(in, "file"), &small), SL_ERR_IO,
+    check_error(sli_synthetic_write(scratch_path(dir, "file"), &small), SL_ERR_IO,
                 "cannot be made a directory: File exists");
     check_error(sli_synthetic_write(inside, &small), SL_ERR_NOT_FOUND,
                 "cannot be made a directory: No such file");
@@ -205,18 +205,18 @@ static void other_text_is_neither_replaced_nor_hidden(void **state)
 {
     static const char *const names[] = {"train.txt", "valid.txt", "test.txt", "wiki.valid.tokens"};
     const sli_synthetic_options small = {.seed = 2, .train_tokens = 10};
-    scratch *in = *state;
+    scratch *dir = *state;
     for (int older = 0; older < 2; older++)
         for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
             if (older)
-                write_text(in->directory, 1, 10, 10);
+                write_text(dir->directory, 1, 10, 10);
             int files = older ? (i < SL_SPLITS ? 3 : 4) : 1;
-            write_file(scratch_path(in, names[i]), "mine", 4);
-            check_error(sli_synthetic_write(in->directory, &small), SL_ERR_INVALID,
+            write_file(scratch_path(dir, names[i]), "mine", 4);
+            check_error(sli_synthetic_write(dir->directory, &small), SL_ERR_INVALID,
                         "a synthetic text goes where no other text is, got ");
             assert_non_null(strstr(sl_error_text(), names[i]));
-            assert_string_equal(content(scratch_path(in, names[i])), "mine");
-            assert_int_equal(scratch_entries(in, 1), files); /* the other texts have stayed too */
+            assert_string_equal(content(scratch_path(dir, names[i])), "mine");
+            assert_int_equal(scratch_entries(dir, 1), files); /* the other texts have stayed too */
         }
 }
 
@@ -224,27 +224,27 @@ static void other_text_is_neither_replaced_nor_hidden(void **state)
 static void changed_synthetic_text_is_not_replaced(void **state)
 {
     const sli_synthetic_options small = {.seed = 2, .train_tokens = 10};
-    scratch *in = *state;
-    write_text(in->directory, 1, 3000, 10);
-    FILE *text = fopen(scratch_path(in, "train.txt"), "a");
+    scratch *dir = *state;
+    write_text(dir->directory, 1, 3000, 10);
+    FILE *text = fopen(scratch_path(dir, "train.txt"), "a");
     assert_non_null(text);
     fputs("One sentence more.\n", text);
     assert_int_equal(fclose(text), 0);
-    check_error(sli_synthetic_write(in->directory, &small), SL_ERR_INVALID, "train.txt");
+    check_error(sli_synthetic_write(dir->directory, &small), SL_ERR_INVALID, "train.txt");
 }
 
 static void older_synthetic_text_is_replaced_complete_or_not(void **state)
 {
     static const char *const names[] = {"test.txt", "train.txt", "valid.txt"};
-    scratch *in = *state;
+    scratch *dir = *state;
     for (int i = 0; i <= SL_SPLITS; i++) {
-        write_text(in->directory, (uint64_t)i, 10, 10);
+        write_text(dir->directory, (uint64_t)i, 10, 10);
         for (int k = 0; k < i; k++)
-            assert_int_equal(remove(scratch_path(in, names[k])), 0);
+            assert_int_equal(remove(scratch_path(dir, names[k])), 0);
     }
-    write_text(in->directory, 9, 10, 10);
-    assert_true(sli_synthetic_is_text(in->directory));
-    assert_int_equal(scratch_entries(in, 0), 3);
+    write_text(dir->directory, 9, 10, 10);
+    assert_true(sli_synthetic_is_text(dir->directory));
+    assert_int_equal(scratch_entries(dir, 0), 3);
 }
 
 int chain_tests(void)

@@ -17,13 +17,6 @@ static int destroy_device(void **state)
     return 0;
 }
 
-static uint64_t bytes_held(const sl_device *device)
-{
-    sl_memory_stats stats;
-    sl_device_memory(device, &stats);
-    return stats.current_total_bytes;
-}
-
 static sl_tensor *create(sl_device *device, sl_shape shape)
 {
     sl_tensor *tensor;
@@ -59,7 +52,7 @@ static void tensor_knows_its_shape_type_and_size(void **state)
     sl_tensor_destroy(&tensor);
     assert_null(tensor);
     sl_tensor_destroy(&tensor);
-    assert_int_equal(bytes_held(*state), 0);
+    assert_int_equal(device_bytes(*state), 0);
 }
 
 static void scalar_has_one_element(void **state)
@@ -74,7 +67,7 @@ static void scalar_has_one_element(void **state)
 static void empty_tensor_takes_no_memory(void **state)
 {
     SCOPED(sl_tensor) *tensor = create(*state, sl_shape_2d(0, 5));
-    assert_int_equal(bytes_held(*state), 0);
+    assert_int_equal(device_bytes(*state), 0);
     assert_null(sl_tensor_data(tensor));
     assert_int_equal(sli_tensor_zero(tensor), SL_OK);
     SCOPED(sl_tensor) *other = create(*state, sl_shape_2d(0, 5));
@@ -133,12 +126,12 @@ static void view_shows_the_same_elements_in_another_shape(void **state)
     assert_true(sl_tensor_f32(view)[0] == 6);
     sl_tensor_f32(view)[17] = -1;
     assert_true(sl_tensor_f32(tensor)[23] == -1);
-    assert_int_equal(bytes_held(*state), 96);
+    assert_int_equal(device_bytes(*state), 96);
     sl_tensor_destroy(&tensor);
-    assert_int_equal(bytes_held(*state), 96); /* the view still needs it */
+    assert_int_equal(device_bytes(*state), 96); /* the view still needs it */
     assert_true(sl_tensor_f32(view)[1] == 7);
     sl_tensor_destroy(&view);
-    assert_int_equal(bytes_held(*state), 0);
+    assert_int_equal(device_bytes(*state), 0);
 }
 
 static void views_of_views_add_their_offsets(void **state)
@@ -162,7 +155,7 @@ static void shared_handle_keeps_the_storage(void **state)
     sl_tensor_destroy(&tensor);
     assert_true(sl_tensor_f32(other)[3] == 3);
     sl_tensor_destroy(&other);
-    assert_int_equal(bytes_held(*state), 0);
+    assert_int_equal(device_bytes(*state), 0);
 }
 
 static void *destroy_handle(void *argument)
@@ -184,7 +177,7 @@ static void handles_may_be_dropped_by_different_threads(void **state)
             assert_int_equal(pthread_create(&threads[i], NULL, destroy_handle, rows[i]), 0);
         for (int i = 0; i < 4; i++)
             pthread_join(threads[i], NULL);
-        assert_int_equal(bytes_held(*state), 0);
+        assert_int_equal(device_bytes(*state), 0);
     }
 }
 
@@ -238,7 +231,7 @@ static void memory_that_is_not_there_is_an_error(void **state)
     assert_non_null(strstr(sl_error_text(), "bytes of optimizer"));
     assert_int_equal(sl_tensor_create_zero(*state, SL_MEMORY_OPTIMIZER, SL_F32, &shape, &tensor),
                      SL_ERR_MEMORY);
-    assert_int_equal(bytes_held(*state), 0);
+    assert_int_equal(device_bytes(*state), 0);
 }
 
 static void views_past_the_end_are_refused(void **state)

@@ -133,20 +133,20 @@ static void draw_merges(unsigned *seed, drawn *out)
 }
 
 /* The text of a letter or of a merge, in `room`. */
-static const char *text_of(const drawn *of, char name, char room[2])
+static const char *text_of(const drawn *d, char name, char room[2])
 {
     room[0] = name;
     room[1] = '\0';
-    return name >= 'a' ? room : of->texts[name - 'A'];
+    return name >= 'a' ? room : d->texts[name - 'A'];
 }
 
-static sli_bpe *tokenizer_of(const drawn *of)
+static sli_bpe *tokenizer_of(const drawn *d)
 {
     char tokens[4096] = "", merges[4096] = "", room[2];
-    for (int i = 0; i < of->count; i++) {
-        strcat(strcat(tokens, of->texts[i]), " ");
-        strcat(strcat(merges, text_of(of, of->pairs[i][0], room)), " ");
-        strcat(strcat(merges, text_of(of, of->pairs[i][1], room)), "\n");
+    for (int i = 0; i < d->count; i++) {
+        strcat(strcat(tokens, d->texts[i]), " ");
+        strcat(strcat(merges, text_of(d, d->pairs[i][0], room)), " ");
+        strcat(strcat(merges, text_of(d, d->pairs[i][1], room)), "\n");
     }
     return merging(tokens, merges);
 }
@@ -155,15 +155,15 @@ static void drawn_merges_are_those_of_the_plain_way(void **state)
 {
     unsigned seed = test_seed(1);
     for (int round = 0; round < 300; round++) {
-        drawn of;
+        drawn d;
         char text[DRAWN_BYTES + 1] = "";
         int32_t plain[DRAWN_BYTES];
         int bytes = test_draw(&seed, 1, DRAWN_BYTES);
-        draw_merges(&seed, &of);
-        SCOPED(sli_bpe) *bpe = tokenizer_of(&of);
+        draw_merges(&seed, &d);
+        SCOPED(sli_bpe) *bpe = tokenizer_of(&d);
         for (int i = 0; i < bytes; i++)
             plain[i] = text[i] = "abc"[test_draw(&seed, 0, 2)];
-        int count = merge_plainly((const char(*)[2])of.pairs, of.count, plain, bytes);
+        int count = merge_plainly((const char(*)[2])d.pairs, d.count, plain, bytes);
         sl_tokens tokens;
         check_ok(sli_bpe_encode(bpe, text, (size_t)bytes, false, false, &tokens));
         assert_int_equal(tokens.count, count);
@@ -405,35 +405,36 @@ static void expect_opened(const char *path, const char *splitter, const char *te
 static void directory_and_rank_file_are_opened(void **state)
 {
     static char text[BPE_TEXT_BYTES];
-    scratch *in = *state;
+    scratch *dir = *state;
     sl_vocab *vocab;
-    write_file(scratch_path(in, "vocab.json"), text, write_vocab(text, "ab "));
-    check_error(sl_vocab_open(in->directory, NULL, &vocab), SL_ERR_NOT_FOUND,
+    write_file(scratch_path(dir, "vocab.json"), text, write_vocab(text, "ab "));
+    check_error(sl_vocab_open(dir->directory, NULL, &vocab), SL_ERR_NOT_FOUND,
                 "nor vocab.json with merges.txt");
-    write_file(scratch_path(in, "merges.txt"), "a b\n", 4);
-    expect_opened(in->directory, NULL, "ab(a", "ab|(|a|");
-    expect_opened(in->directory, "cl100k", "12345", "1|2|3|4|5|");
-    write_file(scratch_path(in, "t.model"), text, write_ranks(text, "(a "));
-    check_error(sl_vocab_open(in->path, NULL, &vocab), SL_ERR_INVALID,
+    write_file(scratch_path(dir, "merges.txt"), "a b\n", 4);
+    expect_opened(dir->directory, NULL, "ab(a", "ab|(|a|");
+    expect_opened(dir->directory, "cl100k", "12345", "1|2|3|4|5|");
+    write_file(scratch_path(dir, "t.model"), text, write_ranks(text, "(a "));
+    check_error(sl_vocab_open(dir->path, NULL, &vocab), SL_ERR_INVALID,
                 "/t.model: a file of ranks does not say how text is split");
-    expect_opened(in->path, "gpt2", "(a", "(|a|");
-    expect_opened(in->path, "cl100k", "(a", "(a|");
+    expect_opened(dir->path, "gpt2", "(a", "(|a|");
+    expect_opened(dir->path, "cl100k", "(a", "(a|");
 }
 
 static void what_is_no_tokenizer_is_refused(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     sl_vocab *vocab;
-    check_error(sl_vocab_open(scratch_path(in, "none"), NULL, &vocab), SL_ERR_NOT_FOUND, "/none: ");
+    check_error(sl_vocab_open(scratch_path(dir, "none"), NULL, &vocab), SL_ERR_NOT_FOUND,
+                "/none: ");
     assert_null(vocab);
-    check_error(sl_vocab_open(in->directory, NULL, &vocab), SL_ERR_NOT_FOUND,
+    check_error(sl_vocab_open(dir->directory, NULL, &vocab), SL_ERR_NOT_FOUND,
                 ": it has no tokenizer: neither tokenizer.json, nor vocab.json");
-    check_error(sl_vocab_open(in->directory, "gpt4", &vocab), SL_ERR_INVALID,
+    check_error(sl_vocab_open(dir->directory, "gpt4", &vocab), SL_ERR_INVALID,
                 "a splitter is one of gpt2, smollm, cl100k, qwen2, qwen3.5, o200k, got \"gpt4\"");
-    write_file(scratch_path(in, "tokenizer.json"), "{}", 2);
-    check_error(sl_vocab_open(in->path, "gpt2", &vocab), SL_ERR_INVALID,
+    write_file(scratch_path(dir, "tokenizer.json"), "{}", 2);
+    check_error(sl_vocab_open(dir->path, "gpt2", &vocab), SL_ERR_INVALID,
                 "/tokenizer.json: it says itself how text is split");
-    check_error(sl_vocab_open(in->path, NULL, &vocab), SL_ERR_FORMAT,
+    check_error(sl_vocab_open(dir->path, NULL, &vocab), SL_ERR_FORMAT,
                 "/tokenizer.json: it has no object \"model\"");
     assert_null(vocab);
 }

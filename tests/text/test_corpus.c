@@ -6,16 +6,16 @@
 
 #include <time.h>
 
-static void write_text(scratch *in, const char *name, const char *text)
+static void write_text(scratch *dir, const char *name, const char *text)
 {
-    write_file(scratch_path(in, name), text, strlen(text));
+    write_file(scratch_path(dir, name), text, strlen(text));
 }
 
-static void write_splits(scratch *in)
+static void write_splits(scratch *dir)
 {
-    write_text(in, "train.txt", "\n = The Title = \n \n The cat , the dog .\n");
-    write_text(in, "valid.txt", "the bird");
-    write_text(in, "test.txt", "Dog .\n\n cat");
+    write_text(dir, "train.txt", "\n = The Title = \n \n The cat , the dog .\n");
+    write_text(dir, "valid.txt", "the bird");
+    write_text(dir, "test.txt", "Dog .\n\n cat");
 }
 
 /* `expected`: the ids' tokens, each with a blank behind it. */
@@ -35,7 +35,7 @@ static void expect_tokens(const sl_vocab *vocab, const sl_tokens *tokens, const 
  * a border is where it begins. */
 static void one_file_is_divided_by_lines(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     char text[512] = "", expected[SL_SPLITS][256] = {"", "", ""}, name[600];
     static const char *const parts[SL_SPLITS] = {"the first 90%", "the next 5%", "the last 5%"};
     for (int i = 0; i < 20; i++) {
@@ -48,16 +48,16 @@ static void one_file_is_divided_by_lines(void **state)
         else
             strcpy(expected[split], "the <unk> ");
     }
-    write_text(in, "book.txt", text);
+    write_text(dir, "book.txt", text);
     sl_corpus *corpus;
-    check_ok(sl_corpus_load(scratch_path(in, "book.txt"), NULL, &corpus));
+    check_ok(sl_corpus_load(scratch_path(dir, "book.txt"), NULL, &corpus));
     for (int split = 0; split < SL_SPLITS; split++) {
         sl_tokens tokens;
         expect_tokens(sl_corpus_vocab(corpus), sl_corpus_tokens(corpus, (sl_split)split),
                       expected[split]);
-        snprintf(name, sizeof name, "%s (%s)", in->path, parts[split]);
+        snprintf(name, sizeof name, "%s (%s)", dir->path, parts[split]);
         assert_string_equal(sl_corpus_name(corpus, (sl_split)split), name);
-        check_ok(sl_split_read(sl_corpus_vocab(corpus), in->path, (sl_split)split, &tokens));
+        check_ok(sl_split_read(sl_corpus_vocab(corpus), dir->path, (sl_split)split, &tokens));
         expect_tokens(sl_corpus_vocab(corpus), &tokens, expected[split]);
         sl_tokens_free(&tokens);
     }
@@ -66,10 +66,10 @@ static void one_file_is_divided_by_lines(void **state)
 
 static void splits_are_read_with_the_training_texts_vocabulary(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     sl_corpus *corpus;
-    write_splits(in);
-    check_ok(sl_corpus_load(in->directory, NULL, &corpus));
+    write_splits(dir);
+    check_ok(sl_corpus_load(dir->directory, NULL, &corpus));
     const sl_vocab *vocab = sl_corpus_vocab(corpus);
     const sl_tokens *train = sl_corpus_tokens(corpus, SL_SPLIT_TRAIN);
     expect_tokens(vocab, train, "= the title = the cat , the dog . ");
@@ -82,19 +82,19 @@ static void splits_are_read_with_the_training_texts_vocabulary(void **state)
     assert_int_equal(sl_vocab_size(vocab), 8);
     assert_int_equal(sl_vocab_id(vocab, "the", 3), 1);
     assert_int_equal(sl_vocab_id(vocab, "=", 1), 2);
-    assert_string_equal(sl_corpus_name(corpus, SL_SPLIT_TEST), scratch_path(in, "test.txt"));
+    assert_string_equal(sl_corpus_name(corpus, SL_SPLIT_TEST), scratch_path(dir, "test.txt"));
     sl_corpus_destroy(&corpus);
     sl_corpus_destroy(&corpus);
 }
 
 static void given_vocabulary_is_used_for_every_split(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     sl_corpus *corpus;
     sl_vocab *vocab;
-    write_splits(in);
+    write_splits(dir);
     vocab = vocab_of("dog dog .");
-    check_ok(sl_corpus_load(in->directory, vocab, &corpus));
+    check_ok(sl_corpus_load(dir->directory, vocab, &corpus));
     assert_ptr_equal(sl_corpus_vocab(corpus), vocab);
     expect_tokens(vocab, sl_corpus_tokens(corpus, SL_SPLIT_TRAIN),
                   "<unk> <unk> <unk> <unk> <unk> <unk> <unk> <unk> dog . ");
@@ -105,13 +105,13 @@ static void given_vocabulary_is_used_for_every_split(void **state)
 
 static void wikitext_names_go_before_plain_ones(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     sl_corpus *corpus;
-    write_splits(in);
-    write_text(in, "wiki.train.tokens", "a b");
-    write_text(in, "wiki.valid.tokens", "b");
-    write_text(in, "wiki.test.tokens", "a");
-    check_ok(sl_corpus_load(in->directory, NULL, &corpus));
+    write_splits(dir);
+    write_text(dir, "wiki.train.tokens", "a b");
+    write_text(dir, "wiki.valid.tokens", "b");
+    write_text(dir, "wiki.test.tokens", "a");
+    check_ok(sl_corpus_load(dir->directory, NULL, &corpus));
     expect_tokens(sl_corpus_vocab(corpus), sl_corpus_tokens(corpus, SL_SPLIT_TRAIN), "a b ");
     expect_tokens(sl_corpus_vocab(corpus), sl_corpus_tokens(corpus, SL_SPLIT_VALID), "b ");
     sl_corpus_destroy(&corpus);
@@ -171,80 +171,81 @@ static void expect_refusal(const char *directory, const char *path, sl_status co
 
 static void directory_that_is_none_is_refused(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     expect_refusal("/nowhere/at/all", "/nowhere/at/all", SL_ERR_NOT_FOUND, "No such file");
     expect_refusal("/dev/null", "/dev/null", SL_ERR_INVALID,
                    "expected a directory of text files, or a file of text, got a pipe or a device");
-    expect_refusal(in->directory, in->directory, SL_ERR_NOT_FOUND,
+    expect_refusal(dir->directory, dir->directory, SL_ERR_NOT_FOUND,
                    "has neither wiki.{train,valid,test}.tokens nor {train,valid,test}.txt");
 }
 
 static void part_of_a_file_without_lines_is_refused(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     char name[600];
-    write_text(in, "line.txt", "one line without an end");
-    snprintf(name, sizeof name, "%s (the next 5%%)", scratch_path(in, "line.txt"));
-    expect_refusal(in->path, name, SL_ERR_FORMAT, "no line begins there: a text with so few lines");
+    write_text(dir, "line.txt", "one line without an end");
+    snprintf(name, sizeof name, "%s (the next 5%%)", scratch_path(dir, "line.txt"));
+    expect_refusal(dir->path, name, SL_ERR_FORMAT,
+                   "no line begins there: a text with so few lines");
 }
 
 static void split_that_is_missing_is_named(void **state)
 {
-    scratch *in = *state;
-    write_splits(in);
-    assert_int_equal(remove(scratch_path(in, "valid.txt")), 0);
-    expect_refusal(in->directory, scratch_path(in, "valid.txt"), SL_ERR_NOT_FOUND,
+    scratch *dir = *state;
+    write_splits(dir);
+    assert_int_equal(remove(scratch_path(dir, "valid.txt")), 0);
+    expect_refusal(dir->directory, scratch_path(dir, "valid.txt"), SL_ERR_NOT_FOUND,
                    "cannot be found, though other splits' files are there");
-    write_text(in, "wiki.test.tokens", "text");
-    expect_refusal(in->directory, scratch_path(in, "wiki.train.tokens"), SL_ERR_NOT_FOUND,
+    write_text(dir, "wiki.test.tokens", "text");
+    expect_refusal(dir->directory, scratch_path(dir, "wiki.train.tokens"), SL_ERR_NOT_FOUND,
                    "cannot be found");
 }
 
 static void split_without_tokens_is_refused(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     for (int split = 0; split < SL_SPLITS; split++) {
         char name[32], path[512];
-        write_splits(in);
+        write_splits(dir);
         snprintf(name, sizeof name, "%s.txt", sl_split_name((sl_split)split));
-        snprintf(path, sizeof path, "%s", scratch_path(in, name));
-        write_text(in, name, "");
-        expect_refusal(in->directory, path, SL_ERR_FORMAT, "the file is empty");
-        write_text(in, name, "\n ;:\n\"\"\n");
-        expect_refusal(in->directory, path, SL_ERR_FORMAT, "none of its 3 lines has a token");
+        snprintf(path, sizeof path, "%s", scratch_path(dir, name));
+        write_text(dir, name, "");
+        expect_refusal(dir->directory, path, SL_ERR_FORMAT, "the file is empty");
+        write_text(dir, name, "\n ;:\n\"\"\n");
+        expect_refusal(dir->directory, path, SL_ERR_FORMAT, "none of its 3 lines has a token");
     }
 }
 
 static void split_that_cannot_be_read_is_refused(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     char path[512];
-    write_splits(in);
-    snprintf(path, sizeof path, "%s", scratch_path(in, "train.txt"));
+    write_splits(dir);
+    snprintf(path, sizeof path, "%s", scratch_path(dir, "train.txt"));
     assert_int_equal(remove(path), 0);
     assert_int_equal(mkdir(path, 0700), 0);
-    expect_refusal(in->directory, path, SL_ERR_FORMAT,
+    expect_refusal(dir->directory, path, SL_ERR_FORMAT,
                    "is a directory, where a regular file was expected");
     assert_int_equal(remove(path), 0);
     assert_int_equal(symlink("/proc/self/mem", path), 0);
-    expect_refusal(in->directory, path, SL_ERR_IO, "cannot be read");
+    expect_refusal(dir->directory, path, SL_ERR_IO, "cannot be read");
     if (geteuid() != 0) { /* root may open anything */
         assert_int_equal(remove(path), 0);
-        write_text(in, "train.txt", "text");
+        write_text(dir, "train.txt", "text");
         assert_int_equal(chmod(path, 0), 0);
-        expect_refusal(in->directory, path, SL_ERR_IO, "cannot be opened: Permission denied");
+        expect_refusal(dir->directory, path, SL_ERR_IO, "cannot be opened: Permission denied");
     }
 }
 
 static void pipe_is_refused_and_not_waited_for(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     char path[512];
-    write_splits(in);
-    snprintf(path, sizeof path, "%s", scratch_path(in, "valid.txt"));
+    write_splits(dir);
+    snprintf(path, sizeof path, "%s", scratch_path(dir, "valid.txt"));
     assert_int_equal(remove(path), 0);
     assert_int_equal(mkfifo(path, 0600), 0);
-    expect_refusal(in->directory, path, SL_ERR_FORMAT, "is a device or pipe");
+    expect_refusal(dir->directory, path, SL_ERR_FORMAT, "is a device or pipe");
 }
 
 static void bytes_that_are_not_utf8_are_counted(void **state)
@@ -252,11 +253,11 @@ static void bytes_that_are_not_utf8_are_counted(void **state)
     static const char latin[] = "Stra\xdf"
                                 "e nach K\xf6ln\nund zur\xfc"
                                 "ck\n";
-    scratch *in = *state;
+    scratch *dir = *state;
     sl_corpus *corpus;
-    write_splits(in);
-    write_text(in, "test.txt", latin);
-    check_ok(sl_corpus_load(in->directory, NULL, &corpus));
+    write_splits(dir);
+    write_text(dir, "test.txt", latin);
+    check_ok(sl_corpus_load(dir->directory, NULL, &corpus));
     assert_int_equal(sl_corpus_tokens(corpus, SL_SPLIT_TRAIN)->invalid_bytes, 0);
     assert_int_equal(sl_corpus_tokens(corpus, SL_SPLIT_TEST)->invalid_bytes, 3);
     sl_corpus_destroy(&corpus);
@@ -268,7 +269,7 @@ static void file_that_is_no_text_is_refused(void **state)
     /* English, then Russian, in UTF-16. */
     static const char english[] = "H\0e\0l\0l\0o\0 \0w\0o\0r\0l\0d\0\n";
     static const char russian[] = "\x1f\x04\x40\x04\x38\x04\x32\x04\x35\x04\x42\x04\n";
-    scratch *in = *state;
+    scratch *dir = *state;
     uint64_t random = 1;
     char path[512], *noise = malloc(BYTES);
     assert_non_null(noise);
@@ -276,18 +277,18 @@ static void file_that_is_no_text_is_refused(void **state)
         random = random * 6364136223846793005u + 1442695040888963407u;
         noise[i] = (char)(random >> 56);
     }
-    write_splits(in);
-    snprintf(path, sizeof path, "%s", scratch_path(in, "train.txt"));
+    write_splits(dir);
+    snprintf(path, sizeof path, "%s", scratch_path(dir, "train.txt"));
     write_file(path, noise, BYTES);
-    expect_refusal(in->directory, path, SL_ERR_FORMAT, "expected text in UTF-8, but of its");
+    expect_refusal(dir->directory, path, SL_ERR_FORMAT, "expected text in UTF-8, but of its");
     write_file(path, english, sizeof english - 1);
-    expect_refusal(in->directory, path, SL_ERR_FORMAT,
+    expect_refusal(dir->directory, path, SL_ERR_FORMAT,
                    "of its 22 bytes 0 are not UTF-8 and 11 are control characters");
     write_file(path, russian, sizeof russian - 1);
-    expect_refusal(in->directory, path, SL_ERR_FORMAT,
+    expect_refusal(dir->directory, path, SL_ERR_FORMAT,
                    "of its 12 bytes 0 are not UTF-8 and 6 are control characters");
-    write_text(in, "train.txt", "\xf0\xd2\xc9\xd7\xc5\xd4, \xcd\xc9\xd2!\n"); /* in KOI8-R */
-    expect_refusal(in->directory, path, SL_ERR_FORMAT,
+    write_text(dir, "train.txt", "\xf0\xd2\xc9\xd7\xc5\xd4, \xcd\xc9\xd2!\n"); /* in KOI8-R */
+    expect_refusal(dir->directory, path, SL_ERR_FORMAT,
                    "of its 12 bytes 9 are not UTF-8 and 0 are control characters");
     free(noise);
 }
@@ -356,14 +357,14 @@ static void lines_of_any_length_are_whole(void **state)
 
 static void file_that_cannot_be_opened_or_read_is_an_error(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     sli_line_reader *reader;
     const char *line;
     size_t bytes;
-    check_error(sli_line_reader_open(scratch_path(in, "missing"), &reader), SL_ERR_NOT_FOUND,
+    check_error(sli_line_reader_open(scratch_path(dir, "missing"), &reader), SL_ERR_NOT_FOUND,
                 "cannot be opened: No such file");
     assert_null(reader);
-    check_error(sli_line_reader_open(in->directory, &reader), SL_ERR_FORMAT,
+    check_error(sli_line_reader_open(dir->directory, &reader), SL_ERR_FORMAT,
                 "is a directory, where a regular file was expected");
     /* This process's memory opens, but nothing is mapped at its address 0. */
     check_ok(sli_line_reader_open("/proc/self/mem", &reader));

@@ -204,34 +204,34 @@ static void lines_that_are_wrong_are_refused(void **state)
          "what the assistant says must not be empty", SL_ERR_FORMAT},
     };
     SCOPED(sl_vocab) *vocab = create_vocab(chatml);
-    scratch *in = *state;
+    scratch *dir = *state;
     sl_rows *rows;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        write_file(scratch_path(in, "a.jsonl"), cases[i].line, strlen(cases[i].line));
-        check_error(sl_rows_read(in->path, &(sl_rows_options){.vocab = vocab}, &rows),
+        write_file(scratch_path(dir, "a.jsonl"), cases[i].line, strlen(cases[i].line));
+        check_error(sl_rows_read(dir->path, &(sl_rows_options){.vocab = vocab}, &rows),
                     cases[i].status, cases[i].expected);
         assert_null(rows);
     }
     static const char text[] = "{\"text\": \"a\"}";
-    write_file(in->path, text, sizeof text - 1);
-    check_error(sl_rows_read(in->path, &(sl_rows_options){0}, &rows), SL_ERR_NOT_FOUND,
+    write_file(dir->path, text, sizeof text - 1);
+    check_error(sl_rows_read(dir->path, &(sl_rows_options){0}, &rows), SL_ERR_NOT_FOUND,
                 "/a.jsonl: line 1: it has text, and there is no tokenizer");
 }
 
 static void other_templates_are_refused(void **state)
 {
     static const char line[] = "{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}]}";
-    scratch *in = *state;
+    scratch *dir = *state;
     sl_rows *rows;
     SCOPED(sl_vocab) *none = create_vocab(NULL);
     SCOPED(sl_vocab) *other = create_vocab("{{ '[INST]' + message['content'] }}");
     SCOPED(sl_vocab) *reasons = create_vocab("<|im_start|> <think> <|im_end|>");
-    write_file(scratch_path(in, "a.jsonl"), line, sizeof line - 1);
-    check_error(sl_rows_read(in->path, &(sl_rows_options){.vocab = none}, &rows), SL_ERR_NOT_FOUND,
+    write_file(scratch_path(dir, "a.jsonl"), line, sizeof line - 1);
+    check_error(sl_rows_read(dir->path, &(sl_rows_options){.vocab = none}, &rows), SL_ERR_NOT_FOUND,
                 "the tokenizer has no chat_template in its tokenizer_config.json: render");
-    check_error(sl_rows_read(in->path, &(sl_rows_options){.vocab = other}, &rows),
+    check_error(sl_rows_read(dir->path, &(sl_rows_options){.vocab = other}, &rows),
                 SL_ERR_UNSUPPORTED, "is neither ChatML nor Llama 3's, but \"{{ '[INST]' +");
-    check_error(sl_rows_read(in->path, &(sl_rows_options){.vocab = reasons}, &rows),
+    check_error(sl_rows_read(dir->path, &(sl_rows_options){.vocab = reasons}, &rows),
                 SL_ERR_UNSUPPORTED, "is neither ChatML");
 }
 
@@ -239,11 +239,11 @@ static void other_templates_are_refused(void **state)
 static void long_texts_are_cut_into_rows(void **state)
 {
     static const char line[] = "{\"text\": \"abcdefg\"}";
-    scratch *in = *state;
+    scratch *dir = *state;
     SCOPED(sl_rows) *rows = NULL;
     SCOPED(sl_vocab) *vocab = create_vocab(NULL);
-    write_file(scratch_path(in, "a.jsonl"), line, sizeof line - 1);
-    check_ok(sl_rows_read(in->path, &(sl_rows_options){.positions = 3, .vocab = vocab}, &rows));
+    write_file(scratch_path(dir, "a.jsonl"), line, sizeof line - 1);
+    check_ok(sl_rows_read(dir->path, &(sl_rows_options){.positions = 3, .vocab = vocab}, &rows));
     assert_int_equal(rows->count, 3);
     assert_int_equal(rows->begins[1], 3);
     assert_int_equal(rows->begins[3], 8);

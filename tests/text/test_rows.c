@@ -9,15 +9,15 @@ static void labels_become_targets_of_the_position_before(void **state)
     static const char text[] = "{\"input_ids\": [5, 6, 7], \"labels\": [5, -100, 9]}\n\n"
                                "  \n{\"labels\": null, \"input_ids\": [1, 2]}";
     static const int32_t targets[] = {-100, 9, -100, 2, -100};
-    scratch *in = *state;
+    scratch *dir = *state;
     SCOPED(sl_rows) *rows = NULL;
-    write_file(scratch_path(in, "a.jsonl"), text, strlen(text));
-    check_error(sl_rows_read(in->path, &(sl_rows_options){0}, &rows), SL_ERR_FORMAT,
+    write_file(scratch_path(dir, "a.jsonl"), text, strlen(text));
+    check_error(sl_rows_read(dir->path, &(sl_rows_options){0}, &rows), SL_ERR_FORMAT,
                 "/a.jsonl: line 4: \"labels\" must be a list of as many");
     static const char good[] = "{\"input_ids\": [5, 6, 7], \"labels\": [5, -100, 9]}\n\n"
                                "  \n{\"input_ids\": [1, 2]}";
-    write_file(in->path, good, strlen(good));
-    check_ok(sl_rows_read(in->path, &(sl_rows_options){.ntokens = 10, .positions = 3}, &rows));
+    write_file(dir->path, good, strlen(good));
+    check_ok(sl_rows_read(dir->path, &(sl_rows_options){.ntokens = 10, .positions = 3}, &rows));
     assert_int_equal(rows->count, 2);
     assert_int_equal(rows->longest, 3);
     assert_int_equal(rows->largest, 9);
@@ -46,13 +46,13 @@ static void what_is_no_row_is_refused_with_its_line(void **state)
         {"{\"input_ids\": [1, 2], \"labels\": [1, -100]}", "none of its rows has a target"},
         {"{\"input_ids\": [1]}", "none of its rows has a target"},
     };
-    scratch *in = *state;
+    scratch *dir = *state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         sl_rows *rows;
         char text[256];
         snprintf(text, sizeof text, "\n%s\n", bad[i][0]);
-        write_file(scratch_path(in, "a.jsonl"), text, strlen(text));
-        check_error(sl_rows_read(in->path, &(sl_rows_options){.ntokens = 10, .positions = 4},
+        write_file(scratch_path(dir, "a.jsonl"), text, strlen(text));
+        check_error(sl_rows_read(dir->path, &(sl_rows_options){.ntokens = 10, .positions = 4},
                                  &rows),
                     SL_ERR_FORMAT, bad[i][1]);
         assert_null(rows);
@@ -71,25 +71,25 @@ static void check_path(const char *data, sl_split split, const char *expected)
 
 static void data_are_rows_by_the_names_of_files(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     char expected[600];
     check_path("a.jsonl", SL_SPLIT_TEST, "a.jsonl");
     check_path("a.json", SL_SPLIT_TRAIN, NULL);
     check_path(".jsonl", SL_SPLIT_TRAIN, NULL);
-    check_path(in->directory, SL_SPLIT_TRAIN, NULL);
-    write_file(scratch_path(in, "train.jsonl"), "", 0);
-    snprintf(expected, sizeof expected, "%s/train.jsonl", in->directory);
-    check_path(in->directory, SL_SPLIT_TRAIN, expected);
-    check_path(in->directory, SL_SPLIT_VALID, NULL);
+    check_path(dir->directory, SL_SPLIT_TRAIN, NULL);
+    write_file(scratch_path(dir, "train.jsonl"), "", 0);
+    snprintf(expected, sizeof expected, "%s/train.jsonl", dir->directory);
+    check_path(dir->directory, SL_SPLIT_TRAIN, expected);
+    check_path(dir->directory, SL_SPLIT_VALID, NULL);
 }
 
 enum { MANY = 60000 };
 
 /* Lines of 1 to 7 ids, of which every tenth is blank; `bad` lines are none. Parsed in many parts.
  */
-static void write_many_lines(scratch *in, const int *bad, int bad_count)
+static void write_many_lines(scratch *dir, const int *bad, int bad_count)
 {
-    FILE *file = fopen(scratch_path(in, "many.jsonl"), "w");
+    FILE *file = fopen(scratch_path(dir, "many.jsonl"), "w");
     assert_non_null(file);
     for (int line = 0; line < MANY; line++) {
         bool is_bad = false;
@@ -109,10 +109,10 @@ static void write_many_lines(scratch *in, const int *bad, int bad_count)
 
 static void lines_parsed_side_by_side_are_in_their_order(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     SCOPED(sl_rows) *rows = NULL;
-    write_many_lines(in, NULL, 0);
-    check_ok(sl_rows_read(in->path, &(sl_rows_options){0}, &rows));
+    write_many_lines(dir, NULL, 0);
+    check_ok(sl_rows_read(dir->path, &(sl_rows_options){0}, &rows));
     assert_int_equal(rows->count, MANY - MANY / 10);
     assert_int_equal(rows->longest, 7);
     int64_t row = 0, token = 0;
@@ -131,17 +131,17 @@ static void lines_parsed_side_by_side_are_in_their_order(void **state)
 static void first_bad_line_of_all_is_named(void **state)
 {
     static const int bad[] = {59998, 41234, 41236};
-    scratch *in = *state;
+    scratch *dir = *state;
     sl_rows *rows;
-    write_many_lines(in, bad, 3);
-    check_error(sl_rows_read(in->path, &(sl_rows_options){0}, &rows), SL_ERR_FORMAT,
+    write_many_lines(dir, bad, 3);
+    check_error(sl_rows_read(dir->path, &(sl_rows_options){0}, &rows), SL_ERR_FORMAT,
                 "/many.jsonl: line 41235: it must have");
 }
 
 /* Kept, read again, and not those of something else. */
 static void kept_rows_are_those_that_were_written(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     char path[512];
     int64_t documents = 0;
     const uint64_t bytes = 5 * sizeof(int32_t);
@@ -150,10 +150,10 @@ static void kept_rows_are_those_that_were_written(void **state)
     json_t *mine = json_pack("{si}", "lines", 1), *other = json_pack("{si}", "lines", 2);
     static const char lines[] = "{\"input_ids\": [5, 6, 7], \"labels\": [5, -100, 9]}\n"
                                 "{\"input_ids\": [1, 2]}";
-    write_file(scratch_path(in, "b.jsonl"), lines, strlen(lines));
-    check_ok(sl_rows_read(in->path, &(sl_rows_options){0}, &rows));
+    write_file(scratch_path(dir, "b.jsonl"), lines, strlen(lines));
+    check_ok(sl_rows_read(dir->path, &(sl_rows_options){0}, &rows));
     check_ok(sli_rows_pack(rows, 8, &packed));
-    snprintf(path, sizeof path, "%s", scratch_path(in, "b.rows"));
+    snprintf(path, sizeof path, "%s", scratch_path(dir, "b.rows"));
     check_ok(sli_kept_rows_read(path, mine, &kept, &documents));
     assert_null(kept);
     check_ok(sli_kept_rows_write(path, mine, packed, 2));

@@ -14,30 +14,30 @@ typedef struct model_text {
     size_t count;
 } model_text;
 
-static void add(model_text *to, const char *bytes, size_t count)
+static void add(model_text *file, const char *bytes, size_t count)
 {
-    assert_true(to->count + count <= FILE_BYTES);
-    memcpy(to->bytes + to->count, bytes, count);
-    to->count += count;
+    assert_true(file->count + count <= FILE_BYTES);
+    memcpy(file->bytes + file->count, bytes, count);
+    file->count += count;
 }
 
 /* A field of bytes, fewer than 128. */
-static void add_field(model_text *to, int number, const char *bytes, size_t count)
+static void add_field(model_text *file, int number, const char *bytes, size_t count)
 {
     const char head[2] = {(char)(number << 3 | 2), (char)count};
     assert_true(count < 128);
-    add(to, head, sizeof head);
-    add(to, bytes, count);
+    add(file, head, sizeof head);
+    add(file, bytes, count);
 }
 
-static void add_piece(model_text *to, const char *text, float score, int type)
+static void add_piece(model_text *file, const char *text, float score, int type)
 {
     model_text piece = {.count = 0};
     char rest[7] = {2 << 3 | 5, 0, 0, 0, 0, 3 << 3, (char)type};
     memcpy(rest + 1, &score, sizeof score);
     add_field(&piece, 1, text, strlen(text));
     add(&piece, rest, sizeof rest);
-    add_field(to, 1, piece.bytes, piece.count);
+    add_field(file, 1, piece.bytes, piece.count);
 }
 
 /* The specifications of a BPE with byte fallback that changes no text: type 3 2, byte_fallback;
@@ -46,25 +46,25 @@ static const char plain_trainer[] = {3 << 3, 2, (char)0x98, 2, 1},
                   plain_normalizer[] = {3 << 3, 1, 4 << 3, 0};
 
 /* <unk>, <s> and </s>, the bytes, and some letters. */
-static void add_head(model_text *to)
+static void add_head(model_text *file)
 {
-    add_piece(to, "<unk>", 0, UNKNOWN);
-    add_piece(to, "<s>", 0, CONTROL);
-    add_piece(to, "</s>", 0, CONTROL);
+    add_piece(file, "<unk>", 0, UNKNOWN);
+    add_piece(file, "<s>", 0, CONTROL);
+    add_piece(file, "</s>", 0, CONTROL);
     for (int byte = 0; byte < 256; byte++) {
         char name[8];
         snprintf(name, sizeof name, "<0x%02X>", (unsigned)byte);
-        add_piece(to, name, 0, BYTE);
+        add_piece(file, name, 0, BYTE);
     }
     static const char *const letters[] = {"\xE2\x96\x81", "a", "b", "c"};
     for (int i = 0; i < 4; i++) /* ids 259 to 262 */
-        add_piece(to, letters[i], -100 - (float)i, ORDINARY);
+        add_piece(file, letters[i], -100 - (float)i, ORDINARY);
 }
 
-static void add_tail(model_text *to)
+static void add_tail(model_text *file)
 {
-    add_field(to, 2, plain_trainer, sizeof plain_trainer);
-    add_field(to, 3, plain_normalizer, sizeof plain_normalizer);
+    add_field(file, 2, plain_trainer, sizeof plain_trainer);
+    add_field(file, 3, plain_normalizer, sizeof plain_normalizer);
 }
 
 static sl_status parse(const model_text *text, sl_vocab **out)
@@ -215,28 +215,28 @@ static void files_that_are_cut_off_are_refused(void **state)
 
 static void directories_have_it_where_there_is_no_other(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     static model_text text;
     SCOPED(sl_vocab) *vocab = NULL;
     text.count = 0;
     add_head(&text);
     add_tail(&text);
-    check_error(sl_vocab_open(in->directory, NULL, &vocab), SL_ERR_NOT_FOUND,
+    check_error(sl_vocab_open(dir->directory, NULL, &vocab), SL_ERR_NOT_FOUND,
                 "nor tokenizer.model");
-    write_file(scratch_path(in, "tokenizer.model"), text.bytes, text.count);
-    check_ok(sl_vocab_open(in->directory, NULL, &vocab));
+    write_file(scratch_path(dir, "tokenizer.model"), text.bytes, text.count);
+    check_ok(sl_vocab_open(dir->directory, NULL, &vocab));
     expect_ids(vocab, "a", true, "1 259 260 ");
     sl_vocab_destroy(&vocab);
-    write_file(scratch_path(in, "vocab.json"), "{}", 2); /* half of a pair */
-    check_error(sl_vocab_open(in->directory, "gpt2", &vocab), SL_ERR_INVALID,
+    write_file(scratch_path(dir, "vocab.json"), "{}", 2); /* half of a pair */
+    check_error(sl_vocab_open(dir->directory, "gpt2", &vocab), SL_ERR_INVALID,
                 "so no splitter can be named");
     static const char settings[] = "{\"add_bos_token\": false, \"add_eos_token\": true}";
-    write_file(scratch_path(in, "tokenizer_config.json"), settings, sizeof settings - 1);
-    check_ok(sl_vocab_open(in->directory, NULL, &vocab));
+    write_file(scratch_path(dir, "tokenizer_config.json"), settings, sizeof settings - 1);
+    check_ok(sl_vocab_open(dir->directory, NULL, &vocab));
     expect_ids(vocab, "a", true, "259 260 2 ");
     sl_vocab_destroy(&vocab);
-    write_file(scratch_path(in, "tokenizer.json"), "\n\n {}", 5);
-    check_error(sl_vocab_open(in->directory, NULL, &vocab), SL_ERR_FORMAT,
+    write_file(scratch_path(dir, "tokenizer.json"), "\n\n {}", 5);
+    check_error(sl_vocab_open(dir->directory, NULL, &vocab), SL_ERR_FORMAT,
                 "it has no object \"model\"");
 }
 

@@ -33,12 +33,12 @@ static void check_parts(const sl_vocab *vocab, const char *text, size_t bytes, s
 enum { PIECES = 400, MOST_DRAWN = 8 * PIECES };
 
 /* A drawn text's ids, of the whole and by parts and blocks. */
-static void check_cutting(scratch *in, const sl_vocab *vocab, unsigned *seed)
+static void check_cutting(scratch *dir, const sl_vocab *vocab, unsigned *seed)
 {
     static char text[MOST_DRAWN];
     char from[600], to[600];
-    snprintf(from, sizeof from, "%s", scratch_path(in, "text"));
-    snprintf(to, sizeof to, "%s", scratch_path(in, "to.bin"));
+    snprintf(from, sizeof from, "%s", scratch_path(dir, "text"));
+    snprintf(to, sizeof to, "%s", scratch_path(dir, "to.bin"));
     const char *texts[] = {from};
     sl_tokens whole;
     sl_tokens_written written;

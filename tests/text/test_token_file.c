@@ -95,14 +95,14 @@ static long mapped_kib(const char *path)
 static void pages_are_dropped_behind_the_reader(void **state)
 {
     enum { ALL = 1 << 23, ROW = 1024 };
-    scratch *in = *state;
+    scratch *dir = *state;
     static uint16_t tokens[ALL / 2];
     int32_t ids[ROW];
     sli_token_file file;
     unsigned seed = test_seed(3);
     for (int i = 0; i < ALL / 2; i++)
         tokens[i] = (uint16_t)(i * 31);
-    char *path = scratch_path(in, "large.bin");
+    char *path = scratch_path(dir, "large.bin");
     write_file(path, tokens, sizeof tokens);
     check_ok(sli_token_file_open(path, SL_TOKENS_UINT16, &file));
     if (mapped_kib(path) < 0)
@@ -143,14 +143,14 @@ static void numbered_files_are_one_stream(void **state)
 {
     enum { LENGTH = 7 };
     static const uint16_t first[] = {1, 2, 3, 4, 5}, second[] = {6, 7}, third[] = {8, 9, 10, 11};
-    scratch *in = *state;
+    scratch *dir = *state;
     FREED char *found = NULL;
     SCOPED(sl_rows) *rows = NULL;
     int32_t ids[LENGTH];
-    write_file(scratch_path(in, "val.bin"), (const char *)first, sizeof first);
-    write_file(scratch_path(in, "val_000001.bin"), (const char *)second, sizeof second);
-    write_file(scratch_path(in, "val_000002.bin"), (const char *)third, sizeof third);
-    check_ok(sl_rows_path(in->directory, SL_SPLIT_VALID, &found));
+    write_file(scratch_path(dir, "val.bin"), (const char *)first, sizeof first);
+    write_file(scratch_path(dir, "val_000001.bin"), (const char *)second, sizeof second);
+    write_file(scratch_path(dir, "val_000002.bin"), (const char *)third, sizeof third);
+    check_ok(sl_rows_path(dir->directory, SL_SPLIT_VALID, &found));
     const sl_rows_options options = {.ntokens = 12,
                                      .length = LENGTH,
                                      .token_type = SL_TOKENS_UINT16};
@@ -162,50 +162,50 @@ static void numbered_files_are_one_stream(void **state)
 }
 
 /* Copies a golden, and changes a byte of it, or cuts it where `byte` is below 0. */
-static const char *changed(scratch *in, const char *name, size_t place, int byte)
+static const char *changed(scratch *dir, const char *name, size_t place, int byte)
 {
     char path[4096], text[4096];
     size_t bytes = read_file(golden(name, path), text, sizeof text);
     if (byte >= 0)
         text[place] = (char)byte;
-    write_file(scratch_path(in, name), text, byte >= 0 ? bytes : place);
-    return in->path;
+    write_file(scratch_path(dir, name), text, byte >= 0 ? bytes : place);
+    return dir->path;
 }
 
 static void what_contradicts_itself_is_refused(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     char path[4096];
     sli_token_file file;
-    check_error(sli_token_file_open(changed(in, "llmc_gpt2.bin", 4, 2), 0, &file), SL_ERR_FORMAT,
+    check_error(sli_token_file_open(changed(dir, "llmc_gpt2.bin", 4, 2), 0, &file), SL_ERR_FORMAT,
                 "its header must be of version 1, got 2");
-    check_error(sli_token_file_open(changed(in, "llmc_llama3.bin", 8, 61), 0, &file), SL_ERR_FORMAT,
-                "its header says 61 tokens, which are 1268 bytes, but it has 1264");
-    check_error(sli_token_file_open(changed(in, "llmc_gpt2.bin", 1100, -1), 0, &file),
+    check_error(sli_token_file_open(changed(dir, "llmc_llama3.bin", 8, 61), 0, &file),
+                SL_ERR_FORMAT, "its header says 61 tokens, which are 1268 bytes, but it has 1264");
+    check_error(sli_token_file_open(changed(dir, "llmc_gpt2.bin", 1100, -1), 0, &file),
                 SL_ERR_FORMAT, "its header says 60 tokens, which are 1144 bytes, but it has 1100");
     check_error(sli_token_file_open(golden("nanogpt.bin", path), 0, &file), SL_ERR_INVALID,
                 "it has neither llm.c's header nor an .idx beside it");
-    check_error(sli_token_file_open(changed(in, "nanogpt.bin", 7, -1), SL_TOKENS_UINT16, &file),
+    check_error(sli_token_file_open(changed(dir, "nanogpt.bin", 7, -1), SL_TOKENS_UINT16, &file),
                 SL_ERR_FORMAT, "its 7 bytes are no whole number of 2-byte tokens");
-    check_error(sli_token_file_open(changed(in, "nanogpt.bin", 0, -1), SL_TOKENS_UINT16, &file),
+    check_error(sli_token_file_open(changed(dir, "nanogpt.bin", 0, -1), SL_TOKENS_UINT16, &file),
                 SL_ERR_FORMAT, "it has no tokens");
-    changed(in, "megatron_uint16.idx", 0, 'N');
-    const char *bin = changed(in, "megatron_uint16.bin", 0, 0);
+    changed(dir, "megatron_uint16.idx", 0, 'N');
+    const char *bin = changed(dir, "megatron_uint16.bin", 0, 0);
     check_error(sli_token_file_open(bin, 0, &file), SL_ERR_FORMAT,
                 "it does not begin as an index of Megatron");
-    changed(in, "megatron_uint16.idx", 17, 7);
-    bin = changed(in, "megatron_uint16.bin", 0, 0);
+    changed(dir, "megatron_uint16.idx", 17, 7);
+    bin = changed(dir, "megatron_uint16.bin", 0, 0);
     check_error(sli_token_file_open(bin, 0, &file), SL_ERR_FORMAT, "got version 1 and type 7");
-    changed(in, "megatron_uint16.idx", 34, 200);
-    bin = changed(in, "megatron_uint16.bin", 0, 0);
+    changed(dir, "megatron_uint16.idx", 34, 200);
+    bin = changed(dir, "megatron_uint16.bin", 0, 0);
     check_error(sli_token_file_open(bin, 0, &file), SL_ERR_FORMAT, "sequence 1 must begin at byte");
-    changed(in, "megatron_uint16.idx", 100, -1);
-    bin = changed(in, "megatron_uint16.bin", 0, 0);
+    changed(dir, "megatron_uint16.idx", 100, -1);
+    bin = changed(dir, "megatron_uint16.bin", 0, 0);
     check_error(sli_token_file_open(bin, 0, &file), SL_ERR_FORMAT, "it has 100 bytes, too few for");
     char idx[512];
-    write_file(scratch_path(in, "megatron_uint16.idx"), idx,
+    write_file(scratch_path(dir, "megatron_uint16.idx"), idx,
                read_file(golden("megatron_uint16.idx", path), idx, sizeof idx));
-    check_error(sli_token_file_open(changed(in, "megatron_uint16.bin", 118, -1), 0, &file),
+    check_error(sli_token_file_open(changed(dir, "megatron_uint16.bin", 118, -1), 0, &file),
                 SL_ERR_FORMAT, "has 118 bytes");
 }
 

@@ -231,7 +231,7 @@ static void need_python(void)
 }
 
 /* Holds the tokens of every line of a text against Python's. */
-static void expect_as_python(scratch *in, const char *text, size_t text_bytes)
+static void expect_as_python(scratch *dir, const char *text, size_t text_bytes)
 {
     FREED char *ours = NULL;
     size_t ours_bytes, got = 0;
@@ -248,8 +248,8 @@ static void expect_as_python(scratch *in, const char *text, size_t text_bytes)
     assert_int_equal(fclose(stream), 0);
 
     char arguments[600];
-    write_file(scratch_path(in, "lines"), text, text_bytes);
-    snprintf(arguments, sizeof arguments, "tokens '%s'", in->path);
+    write_file(scratch_path(dir, "lines"), text, text_bytes);
+    snprintf(arguments, sizeof arguments, "tokens '%s'", dir->path);
     FILE *python = start_python(arguments);
     FREED char *theirs = malloc(ours_bytes + 2); /* more than ours would show */
     assert_non_null(theirs);

@@ -23,11 +23,11 @@ static void saved_vocabulary_loads_as_it_was(void **state)
 }
 
 /* Changes a member of a saved vocabulary, a path with dots, and loads it; "" removes it. */
-static sl_status load_changed(scratch *in, const char *member, const char *value)
+static sl_status load_changed(scratch *dir, const char *member, const char *value)
 {
     SCOPED(sl_vocab) *loaded = NULL;
     sl_vocab *vocab = vocab_of("b a b");
-    char *path = scratch_path(in, "tokenizer.json"), key[64];
+    char *path = scratch_path(dir, "tokenizer.json"), key[64];
     check_ok(sl_vocab_save(vocab, path));
     sl_vocab_destroy(&vocab);
     json_t *json = json_load_file(path, 0, NULL), *at = json;
@@ -106,18 +106,18 @@ static void text_that_is_no_tokenizer_is_refused(void **state)
 
 static void file_that_cannot_be_read_or_written_is_an_error(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     SCOPED(sl_vocab) *vocab = NULL;
-    check_error(sl_vocab_open(scratch_path(in, "missing"), NULL, &vocab), SL_ERR_NOT_FOUND,
+    check_error(sl_vocab_open(scratch_path(dir, "missing"), NULL, &vocab), SL_ERR_NOT_FOUND,
                 "/missing: ");
-    check_error(sl_vocab_open(in->directory, NULL, &vocab), SL_ERR_NOT_FOUND, "no tokenizer");
-    assert_int_equal(mkfifo(scratch_path(in, "pipe"), 0600), 0);
-    check_error(sl_vocab_open(scratch_path(in, "pipe"), NULL, &vocab), SL_ERR_FORMAT,
+    check_error(sl_vocab_open(dir->directory, NULL, &vocab), SL_ERR_NOT_FOUND, "no tokenizer");
+    assert_int_equal(mkfifo(scratch_path(dir, "pipe"), 0600), 0);
+    check_error(sl_vocab_open(scratch_path(dir, "pipe"), NULL, &vocab), SL_ERR_FORMAT,
                 "is a device or pipe");
     vocab = vocab_of("a");
-    check_error(sl_vocab_save(vocab, scratch_path(in, "no/vocab")), SL_ERR_NOT_FOUND,
+    check_error(sl_vocab_save(vocab, scratch_path(dir, "no/vocab")), SL_ERR_NOT_FOUND,
                 "directory does not exist");
-    check_error(sl_vocab_save(vocab, in->directory), SL_ERR_INVALID, "directory");
+    check_error(sl_vocab_save(vocab, dir->directory), SL_ERR_INVALID, "directory");
 }
 
 /* ---- Against the library tokenizers --------------------------------------------------------- */
@@ -192,7 +192,7 @@ static void library_tokenizers_gives_the_same_ids(void **state)
 {
     enum { LINES = 20000 };
     need_tokenizers();
-    scratch *in = *state;
+    scratch *dir = *state;
     uint64_t seed = (uint64_t)time(NULL), random = seed;
     char *text, arguments[2048];
     size_t bytes, known = 0;
@@ -207,11 +207,11 @@ static void library_tokenizers_gives_the_same_ids(void **state)
     assert_int_equal(fclose(stream), 0);
     sl_vocab *vocab = vocab_of_half(text, bytes);
     const char *source = getenv("SLUICE_SOURCE_DIR");
-    check_ok(sl_vocab_save(vocab, scratch_path(in, "tokenizer.json")));
-    write_file(scratch_path(in, "text"), text, bytes);
+    check_ok(sl_vocab_save(vocab, scratch_path(dir, "tokenizer.json")));
+    write_file(scratch_path(dir, "text"), text, bytes);
     snprintf(arguments, sizeof arguments,
              "'%s/tests/text/tokenizers_reference.py' '%s/tokenizer.json' '%s/text'",
-             source ? source : ".", in->directory, in->directory);
+             source ? source : ".", dir->directory, dir->directory);
     FILE *python = start_python(arguments);
     const char *line = text;
     for (int i = 0; i < LINES; i++) {

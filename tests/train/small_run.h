@@ -81,18 +81,18 @@ typedef struct small_record {
 static inline int small_corpus_create(void **state)
 {
     scratch_create(state);
-    scratch *in = *state;
-    check_ok(sli_synthetic_write(in->directory,
+    scratch *dir = *state;
+    check_ok(sli_synthetic_write(dir->directory,
                                  &(sli_synthetic_options){.seed = 1, .train_tokens = 4000}));
     return 0;
 }
 
 /* Three layers, dropout on, micro-batches of 3, 3 and 1 rows, and two threads in all. */
-static inline sl_train_options small_options(scratch *in)
+static inline sl_train_options small_options(scratch *dir)
 {
     sl_train_options options = {0};
     check_ok(sl_train_options_preset("transformer-tutorial", &options));
-    options.data = in->directory;
+    options.data = dir->directory;
     options.model.emsize = 16;
     options.model.nhid = 24;
     options.model.nlayers = 3;

@@ -86,11 +86,11 @@ static void adapters_are_saved_as_they_came(void **state)
 {
     static const char *const families[] = {"gpt2", "llama3"};
     for (int f = 0; f < 2; f++) {
-        scratch *in = *state;
+        scratch *dir = *state;
         char name[64], from[4096], first[4096], second[4096];
         snprintf(name, sizeof name, "%s/lora", families[f]);
         source_path(from, name);
-        char *saved = strdup(scratch_path(in, families[f]));
+        char *saved = strdup(scratch_path(dir, families[f]));
         adapted all = open_adapted(families[f], from);
         all.options.lora.base = "base";
         check_ok(sl_model_save(all.pipe, &all.options, NULL, NULL, saved));
@@ -151,12 +151,12 @@ static void adapters_are_saved_in_bf16(void **state)
 {
     static const char *const families[] = {"gpt2", "llama3"};
     for (int f = 0; f < 2; f++) {
-        scratch *in = *state;
+        scratch *dir = *state;
         char name[64], from[4096], wide[512], narrow[512];
         snprintf(name, sizeof name, "%s/lora", families[f]);
         source_path(from, name);
-        snprintf(wide, sizeof wide, "%s/wide%d", in->directory, f);
-        snprintf(narrow, sizeof narrow, "%s/narrow%d", in->directory, f);
+        snprintf(wide, sizeof wide, "%s/wide%d", dir->directory, f);
+        snprintf(narrow, sizeof narrow, "%s/narrow%d", dir->directory, f);
         adapted all = open_adapted(families[f], from);
         const sl_model_saving saving = {.type = SL_SAVED_BF16};
         check_ok(sl_model_save(all.pipe, &all.options, NULL, NULL, wide));
@@ -190,13 +190,13 @@ static void a_merged_model_computes_what_both_do(void **state)
 {
     static const char *const families[] = {"gpt2", "llama3"};
     for (int f = 0; f < 2; f++) {
-        scratch *in = *state;
+        scratch *dir = *state;
         char name[64], from[4096];
         double largest = 0, change = 0;
         snprintf(name, sizeof name, "%s/lora", families[f]);
         source_path(from, name);
         snprintf(name, sizeof name, "merged-%s", families[f]);
-        char *saved = strdup(scratch_path(in, name));
+        char *saved = strdup(scratch_path(dir, name));
         adapted base = open_base(families[f], NULL), all = open_adapted(families[f], from);
         float *expected = logits_of(&all), *without = logits_of(&base);
         check_ok(sl_adapter_merge(all.pipe));

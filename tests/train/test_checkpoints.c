@@ -32,14 +32,14 @@ typedef struct stopper {
 
 static void count_saves(void *context, bool begins)
 {
-    stopper *of = context;
-    atomic_fetch_add(begins ? &of->begun : &of->ended, 1);
+    stopper *s = context;
+    atomic_fetch_add(begins ? &s->begun : &s->ended, 1);
 }
 
 static unsigned ask_stopper(void *context)
 {
-    stopper *of = context;
-    return atomic_fetch_add(&of->asked, 1) + 1 == of->at ? of->request : SL_TRAIN_GO_ON;
+    stopper *s = context;
+    return atomic_fetch_add(&s->asked, 1) + 1 == s->at ? s->request : SL_TRAIN_GO_ON;
 }
 
 typedef struct event_log {
@@ -71,9 +71,9 @@ static sl_status run_noting(const sl_train_options *options, small_record *recor
     return sl_train_run(options, reporters, 2, result);
 }
 
-static sl_train_options three_epochs(scratch *in)
+static sl_train_options three_epochs(scratch *dir)
 {
-    sl_train_options options = small_options(in);
+    sl_train_options options = small_options(dir);
     options.epochs = EPOCHS;
     options.max_batches = BATCHES;
     options.eval_max_batches = EVAL_BATCHES;
@@ -84,31 +84,31 @@ static sl_train_options three_epochs(scratch *in)
 
 /* ---- The directory of checkpoints ---------------------------------------------------------- */
 
-static char *checkpoints_path(scratch *in)
+static char *checkpoints_path(scratch *dir)
 {
     static char path[600];
-    snprintf(path, sizeof path, "%s/checkpoints", in->directory);
+    snprintf(path, sizeof path, "%s/checkpoints", dir->directory);
     return path;
 }
 
 /* How many checkpoints lie there; removes them, and what else is there, where `remove_all`. */
-static int checkpoints_count(scratch *in, bool remove_all)
+static int checkpoints_count(scratch *dir, bool remove_all)
 {
     int count = 0;
-    DIR *open = opendir(checkpoints_path(in));
+    DIR *open = opendir(checkpoints_path(dir));
     for (struct dirent *entry; open && (entry = readdir(open));)
         count += strncmp(entry->d_name, "step-", 5) == 0;
     if (open)
         closedir(open);
     if (remove_all)
-        scratch_remove_tree(in, "checkpoints");
+        scratch_remove_tree(dir, "checkpoints");
     return count;
 }
 
 /* A run that saves there, and does what the stopper wants. */
-static sl_save_options saved_by(scratch *in, stopper *by)
+static sl_save_options saved_by(scratch *dir, stopper *by)
 {
-    return (sl_save_options){.directory = checkpoints_path(in),
+    return (sl_save_options){.directory = checkpoints_path(dir),
                              .request = ask_stopper,
                              .saving = count_saves,
                              .context = by};
@@ -160,7 +160,7 @@ static int run_whole(sl_train_options options, small_record *whole)
     return atomic_load(&never.asked);
 }
 
-static void interrupt_everywhere(scratch *in, sl_train_options options)
+static void interrupt_everywhere(scratch *dir, sl_train_options options)
 {
     static small_record whole, first, second;
     sl_run_result result;
@@ -174,7 +174,7 @@ static void interrupt_everywhere(scratch *in, sl_train_options options)
     for (int moment = 1; moment <= moments; moment += MOMENTS_APART) {
         stopper stop = {.at = moment, .request = SL_TRAIN_STOP};
         sl_train_options begun = options, resumed;
-        begun.checkpoints = saved_by(in, &stop);
+        begun.checkpoints = saved_by(dir, &stop);
         set_layout(&begun, &layouts[moment % LAYOUTS]);
         check_ok(run_noting(&begun, &first, &log, &result));
         assert_true(result.stopped);
@@ -183,14 +183,14 @@ static void interrupt_everywhere(scratch *in, sl_train_options options)
         assert_int_equal(log.failed, 0);
 
         resumed = options;
-        resumed.checkpoints = (sl_save_options){.resume = checkpoints_path(in)};
+        resumed.checkpoints = (sl_save_options){.resume = checkpoints_path(dir)};
         set_layout(&resumed, &layouts[moment / LAYOUTS % LAYOUTS]);
         check_ok(run_noting(&resumed, &second, &log, &result));
         assert_int_equal(log.resumed, 1);
         assert_int_equal(log.resumed_step, first.step_count);
         assert_false(result.stopped);
         check_continued(&first, &second, &whole);
-        checkpoints_count(in, true);
+        checkpoints_count(dir, true);
     }
 }
 
@@ -227,18 +227,18 @@ static void adamw_with_cosine_goes_on_with_the_same_bits(void **state)
 static void chunks_that_were_chosen_go_on(void **state)
 {
     static small_record whole, first, second;
-    scratch *in = *state;
+    scratch *dir = *state;
     sl_run_result result;
     event_log log;
     stopper stop = {.at = 2, .request = SL_TRAIN_STOP};
-    sl_train_options options = three_epochs(in);
+    sl_train_options options = three_epochs(dir);
     options.chunks = 0;
     options.pipeline_ranks = 2;
     check_ok(small_run(&options, &whole));
     sl_train_options begun = options, resumed = options;
-    begun.checkpoints = saved_by(in, &stop);
+    begun.checkpoints = saved_by(dir, &stop);
     check_ok(run_noting(&begun, &first, &log, &result));
-    resumed.checkpoints = (sl_save_options){.resume = checkpoints_path(in)};
+    resumed.checkpoints = (sl_save_options){.resume = checkpoints_path(dir)};
     resumed.pipeline_ranks = 1;
     check_ok(run_noting(&resumed, &second, &log, &result));
     check_continued(&first, &second, &whole);
@@ -259,10 +259,10 @@ static void best_parameters_go_on(void **state)
 static void replicas_go_on_with_the_same_bits(void **state)
 {
     static small_record whole, first, second;
-    scratch *in = *state;
+    scratch *dir = *state;
     sl_run_result result;
     event_log log;
-    sl_train_options options = three_epochs(in);
+    sl_train_options options = three_epochs(dir);
     options.replicas = 2;
     options.devices = "cpu,cpu";
     options.optimizer = (sl_optimizer_options){.kind = SL_OPTIMIZER_ADAMW};
@@ -274,16 +274,16 @@ static void replicas_go_on_with_the_same_bits(void **state)
         sl_train_options begun = options, resumed = options;
         begun.zero = moment % 2 == 0;
         resumed.zero = moment / 2 % 2 == 0;
-        begun.checkpoints = saved_by(in, &stop);
+        begun.checkpoints = saved_by(dir, &stop);
         check_ok(run_noting(&begun, &first, &log, &result));
         assert_true(result.stopped);
         /* Each replica that writes tells of it: with shards both. */
         assert_int_equal(atomic_load(&stop.begun), atomic_load(&stop.ended));
         assert_in_range(atomic_load(&stop.begun), begun.zero ? 2 : 1, INT_MAX);
-        resumed.checkpoints = (sl_save_options){.resume = checkpoints_path(in)};
+        resumed.checkpoints = (sl_save_options){.resume = checkpoints_path(dir)};
         check_ok(run_noting(&resumed, &second, &log, &result));
         check_continued(&first, &second, &whole);
-        checkpoints_count(in, true);
+        checkpoints_count(dir, true);
     }
 }
 
@@ -291,26 +291,26 @@ static void replicas_go_on_with_the_same_bits(void **state)
 static void test_alone_is_stopped_and_goes_on(void **state)
 {
     static small_record whole, first, second;
-    scratch *in = *state;
+    scratch *dir = *state;
     sl_run_result result;
     event_log log;
-    sl_train_options options = three_epochs(in);
+    sl_train_options options = three_epochs(dir);
     char elsewhere[600];
-    snprintf(elsewhere, sizeof elsewhere, "%s/elsewhere", in->directory);
+    snprintf(elsewhere, sizeof elsewhere, "%s/elsewhere", dir->directory);
     options.checkpoints = (sl_save_options){.directory = elsewhere};
     check_ok(run_noting(&options, &whole, &log, &result));
     stopper stop = {.at = 2, .request = SL_TRAIN_STOP};
-    options.checkpoints = (sl_save_options){.directory = checkpoints_path(in),
+    options.checkpoints = (sl_save_options){.directory = checkpoints_path(dir),
                                             .resume = elsewhere,
                                             .request = ask_stopper,
                                             .context = &stop};
     check_ok(run_noting(&options, &first, &log, &result));
     assert_true(result.stopped);
     assert_int_equal(first.step_count + first.eval_count, 0);
-    options.checkpoints = (sl_save_options){.resume = checkpoints_path(in)};
+    options.checkpoints = (sl_save_options){.resume = checkpoints_path(dir)};
     check_ok(run_noting(&options, &second, &log, &result));
     assert_memory_equal(&second.result.test_loss, &whole.result.test_loss, sizeof(double));
-    scratch_remove_tree(in, "elsewhere");
+    scratch_remove_tree(dir, "elsewhere");
 }
 
 /* ---- When checkpoints are made -------------------------------------------------------------- */
@@ -318,13 +318,13 @@ static void test_alone_is_stopped_and_goes_on(void **state)
 static void checkpoints_are_saved_when_due_and_kept(void **state)
 {
     static small_record record;
-    scratch *in = *state;
+    scratch *dir = *state;
     sl_run_result result;
     event_log log;
     char path[700];
-    sl_train_options options = three_epochs(in);
+    sl_train_options options = three_epochs(dir);
     options.lr.lr = 0.05; /* every epoch is the best so far */
-    options.checkpoints = (sl_save_options){.directory = checkpoints_path(in),
+    options.checkpoints = (sl_save_options){.directory = checkpoints_path(dir),
                                             .every_steps = 5,
                                             .keep = 2,
                                             .shard_bytes = 4000};
@@ -335,36 +335,37 @@ static void checkpoints_are_saved_when_due_and_kept(void **state)
     assert_true(record.evals[EPOCHS - 1].best);
     assert_int_equal(log.saved, 2 + 1 + best - 1); /* 5, 10, the end, whose best is saved with it */
     assert_int_equal(log.failed, 0);
-    snprintf(path, sizeof path, "%s/step-00000012/state.json", checkpoints_path(in));
+    snprintf(path, sizeof path, "%s/step-00000012/state.json", checkpoints_path(dir));
     assert_int_equal(access(path, F_OK), 0);
     snprintf(path, sizeof path, "%s/step-00000010/model.safetensors.index.json",
-             checkpoints_path(in));
+             checkpoints_path(dir));
     assert_int_equal(access(path, F_OK), 0);
-    snprintf(path, sizeof path, "%s/best/state.json", checkpoints_path(in));
+    snprintf(path, sizeof path, "%s/best/state.json", checkpoints_path(dir));
     assert_int_equal(access(path, F_OK), 0);
-    assert_int_equal(checkpoints_count(in, true), 2);
+    assert_int_equal(checkpoints_count(dir, true), 2);
 
-    options.checkpoints = (sl_save_options){.directory = checkpoints_path(in), .every_epoch = true};
+    options.checkpoints =
+        (sl_save_options){.directory = checkpoints_path(dir), .every_epoch = true};
     check_ok(run_noting(&options, &record, &log, &result));
     assert_int_equal(log.saved, EPOCHS);
-    assert_int_equal(checkpoints_count(in, true), EPOCHS);
+    assert_int_equal(checkpoints_count(dir, true), EPOCHS);
 }
 
 static void checkpoint_asked_for_is_saved_and_the_run_goes_on(void **state)
 {
     static small_record record, whole;
-    scratch *in = *state;
+    scratch *dir = *state;
     sl_run_result result;
     event_log log;
     stopper asking = {.at = 3, .request = SL_TRAIN_SAVE};
-    sl_train_options options = three_epochs(in);
+    sl_train_options options = three_epochs(dir);
     options.epochs = 1;
     check_ok(small_run(&options, &whole));
-    options.checkpoints = saved_by(in, &asking);
+    options.checkpoints = saved_by(dir, &asking);
     check_ok(run_noting(&options, &record, &log, &result));
     assert_false(result.stopped);
     assert_int_equal(log.saved, 2);
-    assert_int_equal(checkpoints_count(in, false), 2);
+    assert_int_equal(checkpoints_count(dir, false), 2);
     assert_memory_equal(&record.result.test_loss, &whole.result.test_loss, sizeof(double));
 }
 
@@ -372,39 +373,39 @@ static void checkpoint_asked_for_is_saved_and_the_run_goes_on(void **state)
 static void checkpoint_asked_for_in_an_evaluation_is_of_its_begin(void **state)
 {
     static small_record record, rest, whole;
-    scratch *in = *state;
+    scratch *dir = *state;
     sl_run_result result;
     event_log log;
-    sl_train_options options = three_epochs(in), resumed = options;
+    sl_train_options options = three_epochs(dir), resumed = options;
     check_ok(small_run(&options, &whole));
     for (int block = 1; block <= EVAL_BATCHES; block++) {
         stopper asking = {.at = BATCHES + block, .request = SL_TRAIN_SAVE};
         char path[700];
-        options.checkpoints = saved_by(in, &asking);
+        options.checkpoints = saved_by(dir, &asking);
         check_ok(run_noting(&options, &record, &log, &result));
         assert_memory_equal(&record.result.test_loss, &whole.result.test_loss, sizeof(double));
-        snprintf(path, sizeof path, "%s/step-%08d", checkpoints_path(in), BATCHES);
+        snprintf(path, sizeof path, "%s/step-%08d", checkpoints_path(dir), BATCHES);
         resumed.checkpoints = (sl_save_options){.resume = path};
         check_ok(run_noting(&resumed, &rest, &log, &result));
         assert_int_equal(rest.eval_count, whole.eval_count); /* the first validation again */
         assert_int_equal(rest.step_count, STEPS - BATCHES);
         assert_memory_equal(&rest.evals[0].loss, &whole.evals[0].loss, sizeof(double));
         assert_memory_equal(&rest.result.test_loss, &whole.result.test_loss, sizeof(double));
-        checkpoints_count(in, true);
+        checkpoints_count(dir, true);
     }
     int moments = EPOCHS * (BATCHES + EVAL_BATCHES + 1);
     stopper asking = {.at = moments + 1, .request = SL_TRAIN_SAVE};
     options.checkpoints.context = &asking;
     check_ok(run_noting(&options, &record, &log, &result));
-    assert_int_equal(checkpoints_count(in, false), 1); /* the end's */
+    assert_int_equal(checkpoints_count(dir, false), 1); /* the end's */
 }
 
 /* ---- Which checkpoint is taken ---------------------------------------------------------------*/
 
-static void damage(scratch *in, const char *checkpoint, const char *file)
+static void damage(scratch *dir, const char *checkpoint, const char *file)
 {
     char path[800], line[1700];
-    snprintf(path, sizeof path, "%s/%s/%s", checkpoints_path(in), checkpoint, file);
+    snprintf(path, sizeof path, "%s/%s/%s", checkpoints_path(dir), checkpoint, file);
     snprintf(line, sizeof line, "printf x | dd of='%s' bs=1 seek=200 conv=notrunc 2>/dev/null",
              path);
     assert_int_equal(system(line), 0);
@@ -413,14 +414,14 @@ static void damage(scratch *in, const char *checkpoint, const char *file)
 static void damaged_checkpoints_are_skipped_with_their_reasons(void **state)
 {
     static small_record record, whole;
-    scratch *in = *state;
+    scratch *dir = *state;
     sl_run_result result;
     event_log log;
-    sl_train_options options = three_epochs(in);
-    options.checkpoints = (sl_save_options){.directory = checkpoints_path(in), .every_steps = 4};
+    sl_train_options options = three_epochs(dir);
+    options.checkpoints = (sl_save_options){.directory = checkpoints_path(dir), .every_steps = 4};
     check_ok(run_noting(&options, &whole, &log, &result));
-    damage(in, "step-00000012", "model.safetensors");
-    options.checkpoints = (sl_save_options){.resume = checkpoints_path(in)};
+    damage(dir, "step-00000012", "model.safetensors");
+    options.checkpoints = (sl_save_options){.resume = checkpoints_path(dir)};
     check_ok(run_noting(&options, &record, &log, &result));
     assert_int_equal(log.skipped, 1);
     assert_int_equal(log.resumed_step, 8);
@@ -428,37 +429,37 @@ static void damaged_checkpoints_are_skipped_with_their_reasons(void **state)
         fail_msg("no file and reason: %s", log.reason);
     assert_memory_equal(&record.result.test_loss, &whole.result.test_loss, sizeof(double));
 
-    damage(in, "step-00000008", "state.json");
-    damage(in, "step-00000004", "optimizer.safetensors");
+    damage(dir, "step-00000008", "state.json");
+    damage(dir, "step-00000004", "optimizer.safetensors");
     assert_int_equal(run_noting(&options, &record, &log, &result), SL_ERR_NOT_FOUND);
     assert_int_equal(log.skipped, 3);
     assert_int_equal(record.started, 0);
 
     /* Among checkpoints of which none is whole, no run begins anew. */
-    options.checkpoints.directory = checkpoints_path(in);
+    options.checkpoints.directory = checkpoints_path(dir);
     options.checkpoints.resume = "auto";
     assert_int_equal(run_noting(&options, &record, &log, &result), SL_ERR_NOT_FOUND);
     check_text(sl_error_text(), "has 3 checkpoints, but none is whole: restore one, or train into");
     assert_int_equal(log.skipped, 3);
     assert_int_equal(record.started, 0);
-    checkpoints_count(in, true);
+    checkpoints_count(dir, true);
     check_ok(run_noting(&options, &record, &log, &result));
     assert_int_equal(log.resumed, 0);
     assert_int_equal(record.step_count, STEPS);
-    checkpoints_count(in, true);
+    checkpoints_count(dir, true);
 }
 
 static void other_options_are_named_one_by_one(void **state)
 {
     static small_record record;
-    scratch *in = *state;
+    scratch *dir = *state;
     sl_run_result result;
     event_log log;
-    sl_train_options options = three_epochs(in);
+    sl_train_options options = three_epochs(dir);
     options.epochs = 1;
-    options.checkpoints = (sl_save_options){.directory = checkpoints_path(in)};
+    options.checkpoints = (sl_save_options){.directory = checkpoints_path(dir)};
     check_ok(run_noting(&options, &record, &log, &result));
-    options.checkpoints = (sl_save_options){.resume = checkpoints_path(in)};
+    options.checkpoints = (sl_save_options){.resume = checkpoints_path(dir)};
     options.lr.lr = 3;
     options.seed = 77;
     options.model.dropout = 0.5f;
@@ -477,16 +478,16 @@ static void other_options_are_named_one_by_one(void **state)
 static void more_epochs_continue_a_finished_run(void **state)
 {
     static small_record record, whole;
-    scratch *in = *state;
+    scratch *dir = *state;
     sl_run_result result;
     event_log log;
-    sl_train_options options = three_epochs(in);
+    sl_train_options options = three_epochs(dir);
     check_ok(small_run(&options, &whole));
     options.epochs = 1;
-    options.checkpoints = (sl_save_options){.directory = checkpoints_path(in)};
+    options.checkpoints = (sl_save_options){.directory = checkpoints_path(dir)};
     check_ok(run_noting(&options, &record, &log, &result));
     options.epochs = EPOCHS;
-    options.checkpoints = (sl_save_options){.resume = checkpoints_path(in)};
+    options.checkpoints = (sl_save_options){.resume = checkpoints_path(dir)};
     check_ok(run_noting(&options, &record, &log, &result));
     assert_int_equal(record.step_count, STEPS - BATCHES);
     assert_memory_equal(&record.result.test_loss, &whole.result.test_loss, sizeof(double));
@@ -501,13 +502,13 @@ static void more_epochs_continue_a_finished_run(void **state)
 static void second_run_to_the_same_directory_is_refused(void **state)
 {
     static small_record record;
-    scratch *in = *state;
+    scratch *dir = *state;
     sl_run_result result;
     event_log log;
-    sl_train_options options = three_epochs(in);
-    options.checkpoints = (sl_save_options){.directory = checkpoints_path(in)};
-    assert_int_equal(mkdir(checkpoints_path(in), 0777), 0);
-    int other = open(checkpoints_path(in), O_RDONLY | O_DIRECTORY);
+    sl_train_options options = three_epochs(dir);
+    options.checkpoints = (sl_save_options){.directory = checkpoints_path(dir)};
+    assert_int_equal(mkdir(checkpoints_path(dir), 0777), 0);
+    int other = open(checkpoints_path(dir), O_RDONLY | O_DIRECTORY);
     assert_int_equal(flock(other, LOCK_EX), 0);
     sl_status status = run_noting(&options, &record, &log, &result);
     close(other);
@@ -518,25 +519,25 @@ static void second_run_to_the_same_directory_is_refused(void **state)
 static void full_disk_leaves_the_older_checkpoint_and_the_run(void **state)
 {
     static small_record record, whole;
-    scratch *in = *state;
+    scratch *dir = *state;
     sl_run_result result;
     event_log log;
-    sl_train_options options = three_epochs(in);
+    sl_train_options options = three_epochs(dir);
     check_ok(small_run(&options, &whole));
-    assert_int_equal(mkdir(checkpoints_path(in), 0777), 0);
-    if (mount("none", checkpoints_path(in), "tmpfs", 0, "size=900k") != 0) {
+    assert_int_equal(mkdir(checkpoints_path(dir), 0777), 0);
+    if (mount("none", checkpoints_path(dir), "tmpfs", 0, "size=900k") != 0) {
         print_message("skipped: a small file system cannot be mounted here\n");
         skip();
     }
     /* The best model and one checkpoint fit; the next one does not fit beside them. */
-    options.checkpoints = (sl_save_options){.directory = checkpoints_path(in), .every_steps = 5};
+    options.checkpoints = (sl_save_options){.directory = checkpoints_path(dir), .every_steps = 5};
     sl_status status = run_noting(&options, &record, &log, &result);
-    int count = checkpoints_count(in, false);
+    int count = checkpoints_count(dir, false);
     static small_record again;
     event_log resumed = {0};
-    options.checkpoints = (sl_save_options){.resume = checkpoints_path(in)};
+    options.checkpoints = (sl_save_options){.resume = checkpoints_path(dir)};
     sl_status second = run_noting(&options, &again, &resumed, &result);
-    assert_int_equal(umount(checkpoints_path(in)), 0);
+    assert_int_equal(umount(checkpoints_path(dir)), 0);
     assert_int_equal(status, SL_ERR_IO); /* of the last one, after the results */
     assert_int_equal(count, 1);
     assert_true(log.saved >= 1 && log.failed >= 1);
@@ -553,19 +554,19 @@ static void full_disk_leaves_the_older_checkpoint_and_the_run(void **state)
 static void leftovers_of_an_interrupted_save_are_removed(void **state)
 {
     static small_record record;
-    scratch *in = *state;
+    scratch *dir = *state;
     sl_run_result result;
     event_log log;
     char line[2000];
-    sl_train_options options = three_epochs(in);
-    options.checkpoints = (sl_save_options){.directory = checkpoints_path(in)};
+    sl_train_options options = three_epochs(dir);
+    options.checkpoints = (sl_save_options){.directory = checkpoints_path(dir)};
     snprintf(line, sizeof line,
              "mkdir -p '%s/.step-00000003.0123456789abcdef.tmp'; touch '%s/mine'",
-             checkpoints_path(in), checkpoints_path(in));
+             checkpoints_path(dir), checkpoints_path(dir));
     assert_int_equal(system(line), 0);
     check_ok(run_noting(&options, &record, &log, &result));
     snprintf(line, sizeof line, "test -e '%s/mine' && test ! -e '%s/.step-00000003.%s.tmp'",
-             checkpoints_path(in), checkpoints_path(in), "0123456789abcdef");
+             checkpoints_path(dir), checkpoints_path(dir), "0123456789abcdef");
     assert_int_equal(system(line), 0);
 }
 

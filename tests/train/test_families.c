@@ -160,9 +160,9 @@ static void published_directories_compute_as_transformers(void **state)
 /* What is saved has the names, shapes and bytes that were loaded. */
 static void models_are_saved_as_they_came(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     char path[4096], saved[512];
-    snprintf(saved, sizeof saved, "%s/saved", in->directory);
+    snprintf(saved, sizeof saved, "%s/saved", dir->directory);
     opened all = open_model(golden_path("llama3", "", path));
     check_ok(sl_saved_model_load(all.saved, all.pipe, NULL, NULL));
     check_ok(sl_model_save(all.pipe, sl_saved_model_options(all.saved), NULL, NULL, saved));
@@ -183,9 +183,9 @@ static void models_are_saved_as_they_came(void **state)
 /* The same in bf16: each number is rounded, and the label is bf16's. */
 static void models_are_saved_in_bf16(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     char path[4096], saved[512], config[8192] = "";
-    snprintf(saved, sizeof saved, "%s/narrow", in->directory);
+    snprintf(saved, sizeof saved, "%s/narrow", dir->directory);
     opened all = open_model(golden_path("qwen2", "", path));
     check_ok(sl_saved_model_load(all.saved, all.pipe, NULL, NULL));
     const sl_model_saving saving = {.type = SL_SAVED_BF16, .shard_bytes = 8192};
@@ -204,7 +204,7 @@ static void models_are_saved_in_bf16(void **state)
     unload(&before);
     unload(&after);
     close_model(&all);
-    read_file(scratch_path(in, "narrow/config.json"), config, sizeof config - 1);
+    read_file(scratch_path(dir, "narrow/config.json"), config, sizeof config - 1);
     assert_non_null(strstr(config, "\"torch_dtype\": \"bfloat16\""));
 }
 
@@ -212,7 +212,7 @@ static void models_are_saved_in_bf16(void **state)
 
 /* A copy of the family's directory as DIR/<family>: names without the prefix, tensors of `dtype`,
  * or `extra` beside them. */
-static void write_form(scratch *in, const char *family, const char *prefix, sl_dtype dtype,
+static void write_form(scratch *dir, const char *family, const char *prefix, sl_dtype dtype,
                        const sl_safetensors_item *extra, char path[512])
 {
     char from[4096], to[600], text[8192];
@@ -233,7 +233,7 @@ static void write_form(scratch *in, const char *family, const char *prefix, sl_d
     }
     if (extra)
         items[count++] = *extra;
-    snprintf(path, 512, "%s", scratch_path(in, family));
+    snprintf(path, 512, "%s", scratch_path(dir, family));
     mkdir(path, 0777);
     snprintf(to, sizeof to, "%s/model.safetensors", path);
     check_ok(sl_safetensors_save(to, items, count, NULL, 0));

@@ -46,10 +46,10 @@ static int64_t plan_bytes(const sl_train_options *options)
            stage->activation_bytes + stage->workspace_bytes;
 }
 
-static void check_family(scratch *in, sl_family family, sl_precision precision, bool adapts)
+static void check_family(scratch *dir, sl_family family, sl_precision precision, bool adapts)
 {
     static small_record record;
-    sl_train_options options = small_options(in);
+    sl_train_options options = small_options(dir);
     options.model = family_options(family);
     options.model.lora.adapts = adapts;
     options.precision = precision;
@@ -71,11 +71,11 @@ static void check_family(scratch *in, sl_family family, sl_precision precision, 
                  (double)planned / (1 << 20), (double)taken / (1 << 20));
 }
 
-static void check_families(scratch *in, bool adapts)
+static void check_families(scratch *dir, bool adapts)
 {
     for (sl_family family = SL_FAMILY_GPT2; family <= SL_FAMILY_SMOLLM3; family++)
         for (sl_precision precision = SL_PRECISION_F32; precision <= SL_PRECISION_BF16; precision++)
-            check_family(in, family, precision, adapts);
+            check_family(dir, family, precision, adapts);
 }
 
 static void planned_memory_of_families_is_what_a_step_takes(void **state)

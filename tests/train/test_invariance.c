@@ -36,16 +36,16 @@ static void check_same(const trace *one, const trace *other, const char *what)
 
 /* ---- In both precisions ------------------------------------------------------------------- */
 
-static void in_both_precisions(void (*check)(scratch *in, sl_precision precision), scratch *in)
+static void in_both_precisions(void (*check)(scratch *dir, sl_precision precision), scratch *dir)
 {
     for (sl_precision precision = SL_PRECISION_F32; precision <= SL_PRECISION_BF16; precision++)
-        check(in, precision);
+        check(dir, precision);
 }
 
 /* Six micro-batches of a batch, together and in turns; one replica, and two with a shard each. */
-static void check_accumulation(scratch *in, sl_precision precision)
+static void check_accumulation(scratch *dir, sl_precision precision)
 {
-    sl_train_options options = small_options(in);
+    sl_train_options options = small_options(dir);
     options.precision = precision;
     options.pipeline_ranks = 2;
     options.model.tie = true;
@@ -72,7 +72,7 @@ static void losses_are_the_same_bits_with_gradient_accumulation(void **state)
 }
 
 /* Several stages a rank, and a table from a file. */
-static void check_placements(scratch *in, sl_precision precision)
+static void check_placements(scratch *dir, sl_precision precision)
 {
     static const struct {
         const char *schedule, *placement;
@@ -81,7 +81,7 @@ static void check_placements(scratch *in, sl_precision precision)
         {"zb-v", NULL, 1, 0},        {"zb-v", "1,0,0,1", 2, 0}, {"interleaved", NULL, 2, 0},
         {"interleaved", NULL, 1, 3}, {"looped-bfs", "v", 2, 2}, {"looped-bfs", "0,0,1,1", 2, 2},
     };
-    sl_train_options options = small_options(in);
+    sl_train_options options = small_options(dir);
     options.precision = precision;
     options.model.nlayers = 4;
     options.model.tie = true;
@@ -120,9 +120,9 @@ static void losses_are_the_same_bits_wherever_the_stages_are(void **state)
 }
 
 /* Large enough that kernels are divided among several threads. */
-static sl_train_options wide_options(scratch *in, sl_precision precision)
+static sl_train_options wide_options(scratch *dir, sl_precision precision)
 {
-    sl_train_options options = small_options(in);
+    sl_train_options options = small_options(dir);
     options.precision = precision;
     options.model.emsize = 64;
     options.model.nhid = 128;
@@ -135,9 +135,9 @@ static sl_train_options wide_options(scratch *in, sl_precision precision)
     return options;
 }
 
-static void check_threads(scratch *in, sl_precision precision)
+static void check_threads(scratch *dir, sl_precision precision)
 {
-    sl_train_options options = wide_options(in, precision);
+    sl_train_options options = wide_options(dir, precision);
     char one[32];
     snprintf(one, sizeof one, "cpu:%d-%d", allowed_core(0), allowed_core(0));
     options.devices = one;

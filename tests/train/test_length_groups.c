@@ -43,10 +43,10 @@ static void write_lines(const char *path, int rows)
 }
 
 /* After it the data stay where they are. */
-static void open_rows(scratch *in, int rows, bool grouped, rows_data *out)
+static void open_rows(scratch *dir, int rows, bool grouped, rows_data *out)
 {
     *out = (rows_data){.device = new_device(1)};
-    snprintf(out->path, sizeof out->path, "%s/train.jsonl", in->directory);
+    snprintf(out->path, sizeof out->path, "%s/train.jsonl", dir->directory);
     write_lines(out->path, rows);
     const sl_train_options options = {.data = out->path, .group_by_length = grouped};
     check_ok(sli_rows_task_read(&options, NULL, NULL, &out->model, &out->rows));

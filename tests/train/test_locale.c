@@ -41,8 +41,8 @@ static bool choose_a_comma(void)
 
 static int remove_run(void **state)
 {
-    FREED scratch *in = *state;
-    nftw(in->directory, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+    FREED scratch *dir = *state;
+    nftw(dir->directory, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
     return 0;
 }
 
@@ -108,18 +108,18 @@ static json_t *read_line(FILE *file)
 static void run_has_points_in_its_log_and_checkpoints(void **state)
 {
     static small_record record;
-    scratch *in = *state;
+    scratch *dir = *state;
     sl_run_log *log;
     sl_run_result result;
     sl_checkpoint_reader *reader;
     char path[256], directory[128];
-    check_ok(sli_synthetic_write(in->directory,
+    check_ok(sli_synthetic_write(dir->directory,
                                  &(sli_synthetic_options){.seed = 1, .train_tokens = 4000}));
-    sl_train_options options = small_options(in);
+    sl_train_options options = small_options(dir);
     options.model.dropout = 0.25f;
     options.lr.lr = 0.5;
-    snprintf(path, sizeof path, "%s/log.jsonl", in->directory);
-    snprintf(directory, sizeof directory, "%s/saved", in->directory);
+    snprintf(path, sizeof path, "%s/log.jsonl", dir->directory);
+    snprintf(directory, sizeof directory, "%s/saved", dir->directory);
     options.checkpoints = (sl_save_options){.directory = directory, .every_steps = 2};
     check_ok(sl_run_log_create(path, NULL, NULL, NULL, &log));
     const sl_reporter reporters[] = {sl_run_log_reporter(log), small_reporter(&record)};

@@ -31,12 +31,12 @@ static void write_lines(const char *path, int first, int rows)
     assert_int_equal(fclose(file), 0);
 }
 
-static void open_rows(scratch *in, bool grouped, rows_data *out)
+static void open_rows(scratch *dir, bool grouped, rows_data *out)
 {
     char a[600], b[600];
     *out = (rows_data){.device = new_device(1)};
-    snprintf(a, sizeof a, "%s/a.jsonl", in->directory);
-    snprintf(b, sizeof b, "%s/b.jsonl", in->directory);
+    snprintf(a, sizeof a, "%s/a.jsonl", dir->directory);
+    snprintf(b, sizeof b, "%s/b.jsonl", dir->directory);
     write_lines(a, 0, A_ROWS);
     write_lines(b, B_FIRST, B_ROWS);
     snprintf(out->data, sizeof out->data, "a=3:%s,b=2:%s", a, b);

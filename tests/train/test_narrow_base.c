@@ -20,7 +20,7 @@ static void source_path(char path[4096], const char *name)
 }
 
 /* The small model of a family, saved in bf16. */
-static char *save_narrow(scratch *in, const char *family)
+static char *save_narrow(scratch *dir, const char *family)
 {
     char path[4096];
     sl_saved_model *saved;
@@ -35,7 +35,7 @@ static char *save_narrow(scratch *in, const char *family)
         &(sl_pipe_options){.model = model, .stages = 1, .devices = &device, .no_init = true},
         &pipe));
     check_ok(sl_saved_model_load(saved, pipe, NULL, NULL));
-    char *to = strdup(scratch_path(in, family));
+    char *to = strdup(scratch_path(dir, family));
     check_ok(sl_model_save(pipe, sl_saved_model_options(saved), NULL,
                            &(sl_model_saving){.type = SL_SAVED_BF16}, to));
     sl_pipe_destroy(&pipe);

@@ -21,16 +21,16 @@ static void check_refused_output(const sl_train_options *options, const char *pa
 
 static void inputs_and_outputs_of_a_run_are_refused(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     char text[512], save[512], config[512], other[512];
-    write_file(scratch_path(in, "train.txt"), "a\n", 2);
-    write_file(scratch_path(in, "valid.txt"), "a\n", 2);
-    write_file(scratch_path(in, "test.txt"), "a\n", 2);
-    snprintf(text, sizeof text, "%s/./valid.txt", in->directory);
-    snprintf(save, sizeof save, "%s/m", in->directory);
-    snprintf(config, sizeof config, "%s/m/config.json", in->directory);
-    snprintf(other, sizeof other, "%s/log", in->directory);
-    sl_train_options options = {.data = in->directory, .save = save};
+    write_file(scratch_path(dir, "train.txt"), "a\n", 2);
+    write_file(scratch_path(dir, "valid.txt"), "a\n", 2);
+    write_file(scratch_path(dir, "test.txt"), "a\n", 2);
+    snprintf(text, sizeof text, "%s/./valid.txt", dir->directory);
+    snprintf(save, sizeof save, "%s/m", dir->directory);
+    snprintf(config, sizeof config, "%s/m/config.json", dir->directory);
+    snprintf(other, sizeof other, "%s/log", dir->directory);
+    sl_train_options options = {.data = dir->directory, .save = save};
     check_refused_output(&options, text, "/valid.txt is an input and must not be overwritten");
     check_refused_output(&options, save, "/m, which the run replaces");
     assert_int_equal(mkdir(save, 0700), 0);
@@ -39,7 +39,7 @@ static void inputs_and_outputs_of_a_run_are_refused(void **state)
     assert_int_equal(sl_train_check_output(&options, other), SL_OK);
     options.save = NULL;
     assert_int_equal(sl_train_check_output(&options, config), SL_OK);
-    write_safetensors(scratch_path(in, "m/model.safetensors"), "{}", 2, 0);
+    write_safetensors(scratch_path(dir, "m/model.safetensors"), "{}", 2, 0);
     options.init = save;
     check_refused_output(&options, config,
                          "/m/config.json is an input and must not be overwritten");
@@ -48,7 +48,7 @@ static void inputs_and_outputs_of_a_run_are_refused(void **state)
     options.adapter = save;
     static const char *const adapters[] = {"m/adapter_config.json", "m/adapter_model.safetensors"};
     for (int i = 0; i < 2; i++) {
-        snprintf(other, sizeof other, "%s", scratch_path(in, adapters[i]));
+        snprintf(other, sizeof other, "%s", scratch_path(dir, adapters[i]));
         write_file(other, "{}", 2);
         check_refused_output(&options, other, adapters[i]);
     }
@@ -57,10 +57,10 @@ static void inputs_and_outputs_of_a_run_are_refused(void **state)
 /* Who has opened the old file reads on in it; a link stays, its target is replaced. */
 static void outputs_are_replaced_at_once(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     char path[512], link[512], text[8] = "";
-    snprintf(path, sizeof path, "%s", scratch_path(in, "out"));
-    snprintf(link, sizeof link, "%s", scratch_path(in, "link"));
+    snprintf(path, sizeof path, "%s", scratch_path(dir, "out"));
+    snprintf(link, sizeof link, "%s", scratch_path(dir, "link"));
     write_file(path, "old", 3);
     assert_int_equal(symlink("out", link), 0);
     FILE *old = fopen(path, "r");
@@ -72,7 +72,7 @@ static void outputs_are_replaced_at_once(void **state)
     assert_int_equal(read_file(path, text, sizeof text), 3);
     assert_memory_equal(text, "new", 3);
     check_ok(sl_train_write_output("/dev/null", "new"));
-    check_error(sl_train_write_output(in->directory, "new"), SL_ERR_INVALID, in->directory);
+    check_error(sl_train_write_output(dir->directory, "new"), SL_ERR_INVALID, dir->directory);
     check_error(sl_train_write_output("/nowhere/out", "new"), SL_ERR_NOT_FOUND, "/nowhere/out");
     check_error(sl_train_write_output("/dev/full", "new"), SL_ERR_IO,
                 "/dev/full: cannot be written: No space left on device");
@@ -80,22 +80,22 @@ static void outputs_are_replaced_at_once(void **state)
 
 static void best_and_newest_checkpoint_are_found(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     static const char *const names[] = {"run", "run/step-00000002", "run/step-00000010"};
     char *best, *newest, directory[512], command[600];
-    snprintf(directory, sizeof directory, "%s/run", in->directory);
+    snprintf(directory, sizeof directory, "%s/run", dir->directory);
     assert_int_equal(sl_train_find_checkpoints(directory, &best, &newest), SL_OK);
     assert_null(best);
     assert_null(newest);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        assert_int_equal(mkdir(scratch_path(in, names[i]), 0700), 0);
+        assert_int_equal(mkdir(scratch_path(dir, names[i]), 0700), 0);
     assert_int_equal(sl_train_find_checkpoints(directory, &best, &newest), SL_OK);
     assert_null(best);
-    assert_string_equal(newest, scratch_path(in, "run/step-00000010"));
+    assert_string_equal(newest, scratch_path(dir, "run/step-00000010"));
     free(newest);
-    assert_int_equal(mkdir(scratch_path(in, "run/best"), 0700), 0);
+    assert_int_equal(mkdir(scratch_path(dir, "run/best"), 0700), 0);
     assert_int_equal(sl_train_find_checkpoints(directory, &best, &newest), SL_OK);
-    assert_string_equal(best, scratch_path(in, "run/best"));
+    assert_string_equal(best, scratch_path(dir, "run/best"));
     free(best);
     free(newest);
     snprintf(command, sizeof command, "rm -r '%s'", directory);
@@ -117,20 +117,20 @@ static int64_t recorded_step(const char *directory)
 
 static void last_number_is_read_back(void **state)
 {
-    scratch *in = *state;
-    assert_int_equal(recorded_step(in->directory), 0);
-    int file = sli_last_step_open(in->directory);
-    assert_int_equal(recorded_step(in->directory), 0);
+    scratch *dir = *state;
+    assert_int_equal(recorded_step(dir->directory), 0);
+    int file = sli_last_step_open(dir->directory);
+    assert_int_equal(recorded_step(dir->directory), 0);
     static const int64_t steps[] = {1, 12345, 99, 7, INT64_MAX};
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
         sli_last_step_write(file, steps[i], &own);
-        assert_int_equal(recorded_step(in->directory), steps[i]);
+        assert_int_equal(recorded_step(dir->directory), steps[i]);
     }
     close(file);
     sli_last_step_write(-1, 5, &own); /* not open: nothing happens */
-    assert_int_equal(recorded_step(in->directory), INT64_MAX);
-    file = sli_last_step_open(in->directory); /* a run that goes on has not done a step yet */
-    assert_int_equal(recorded_step(in->directory), INT64_MAX);
+    assert_int_equal(recorded_step(dir->directory), INT64_MAX);
+    file = sli_last_step_open(dir->directory); /* a run that goes on has not done a step yet */
+    assert_int_equal(recorded_step(dir->directory), INT64_MAX);
     close(file);
 }
 
@@ -144,32 +144,32 @@ static void what_is_no_number_counts_as_none(void **state)
                                         "99999999999999999999999\n",
                                         "00000000000000000007 0123456789abcdef",
                                         "00000000000000000007\n0123456789abcdef\n"};
-    scratch *in = *state;
+    scratch *dir = *state;
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        write_file(scratch_path(in, "progress"), texts[i], strlen(texts[i]));
-        assert_int_equal(recorded_step(in->directory), 0);
+        write_file(scratch_path(dir, "progress"), texts[i], strlen(texts[i]));
+        assert_int_equal(recorded_step(dir->directory), 0);
     }
 }
 
-static void record_step(const scratch *in, int64_t step)
+static void record_step(const scratch *dir, int64_t step)
 {
-    int file = sli_last_step_open(in->directory);
+    int file = sli_last_step_open(dir->directory);
     sli_last_step_write(file, step, &own);
     close(file);
 }
 
 static void file_or_link_of_the_user_stays_as_it_is(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     char text[16] = "";
-    write_file(scratch_path(in, "progress"), "my steps\n", 9);
-    record_step(in, 5);
-    assert_int_equal(read_file(scratch_path(in, "progress"), text, sizeof text), 9);
+    write_file(scratch_path(dir, "progress"), "my steps\n", 9);
+    record_step(dir, 5);
+    assert_int_equal(read_file(scratch_path(dir, "progress"), text, sizeof text), 9);
     assert_string_equal(text, "my steps\n");
-    assert_int_equal(unlink(scratch_path(in, "progress")), 0);
-    assert_int_equal(symlink("target", scratch_path(in, "progress")), 0);
-    record_step(in, 5);
-    assert_int_equal(scratch_entries(in, 0), 1); /* nothing was made behind the link */
+    assert_int_equal(unlink(scratch_path(dir, "progress")), 0);
+    assert_int_equal(symlink("target", scratch_path(dir, "progress")), 0);
+    record_step(dir, 5);
+    assert_int_equal(scratch_entries(dir, 0), 1); /* nothing was made behind the link */
 }
 
 static void directory_that_is_not_there_is_no_error(void **state)
@@ -198,10 +198,10 @@ static sl_checkpoint_event resume(sl_train_options options, const char *from)
 static void run_says_what_was_lost_after_the_newest_checkpoint(void **state)
 {
     static small_record record;
-    scratch *in = *state;
+    scratch *dir = *state;
     char saved[128], line[300];
-    snprintf(saved, sizeof saved, "%s/saved", in->directory);
-    sl_train_options options = small_options(in);
+    snprintf(saved, sizeof saved, "%s/saved", dir->directory);
+    sl_train_options options = small_options(dir);
     options.checkpoints = (sl_save_options){.directory = saved, .every_steps = 1};
     check_ok(small_run(&options, &record));
     sli_identity identity;
@@ -232,19 +232,19 @@ typedef struct disk {
 
 static sl_status disk_step(void *context, const sl_step_info *step)
 {
-    const disk *of = context;
-    if (step->step == of->gone_after)
-        assert_int_equal(rename(of->directory, of->hidden), 0);
-    if (step->step == of->back_after)
-        assert_int_equal(rename(of->hidden, of->directory), 0);
+    const disk *d = context;
+    if (step->step == d->gone_after)
+        assert_int_equal(rename(d->directory, d->hidden), 0);
+    if (step->step == d->back_after)
+        assert_int_equal(rename(d->hidden, d->directory), 0);
     return SL_OK;
 }
 
 static sl_status disk_event(void *context, const sl_checkpoint_event *event)
 {
-    disk *of = context;
+    disk *d = context;
     if (event->kind == SL_WEIGHTS_FAILED) {
-        of->failed++;
+        d->failed++;
         assert_int_equal(event->step, 4);
         assert_non_null(strstr(event->path, "/model"));
         assert_non_null(strstr(event->reason, "its directory does not exist"));
@@ -259,25 +259,25 @@ static int remove_directory(const char *path)
     return system(line);
 }
 
-static sl_status run_on(disk *of, const sl_train_options *options, small_record *record)
+static sl_status run_on(disk *d, const sl_train_options *options, small_record *record)
 {
     sl_run_result result;
     sl_reporter reporters[] = {small_reporter(record),
-                               {.context = of, .step = disk_step, .checkpoint = disk_event}};
+                               {.context = d, .step = disk_step, .checkpoint = disk_event}};
     return sl_train_run(options, reporters, 2, &result);
 }
 
 /* Two epochs of four steps, of which the first one's parameters are the best. */
-static sl_train_options best_is_first(scratch *in, disk *of, char path[512])
+static sl_train_options best_is_first(scratch *dir, disk *d, char path[512])
 {
-    sl_train_options options = small_options(in);
+    sl_train_options options = small_options(dir);
     options.epochs = 2;
     options.lr.gamma = 10;
-    *of = (disk){0};
-    snprintf(of->directory, sizeof of->directory, "%s/weights", in->directory);
-    snprintf(of->hidden, sizeof of->hidden, "%s/hidden", in->directory);
-    snprintf(path, 512, "%.400s/model", of->directory);
-    assert_int_equal(mkdir(of->directory, 0700), 0);
+    *d = (disk){0};
+    snprintf(d->directory, sizeof d->directory, "%s/weights", dir->directory);
+    snprintf(d->hidden, sizeof d->hidden, "%s/hidden", dir->directory);
+    snprintf(path, 512, "%.400s/model", d->directory);
+    assert_int_equal(mkdir(d->directory, 0700), 0);
     options.save = path;
     return options;
 }
@@ -291,10 +291,10 @@ static size_t read_weights(const char *model, char *bytes, size_t room)
 }
 
 /* What an undisturbed run saves. */
-static size_t expected_weights(scratch *in, sl_train_options options, char *bytes, size_t room)
+static size_t expected_weights(scratch *dir, sl_train_options options, char *bytes, size_t room)
 {
     static small_record record;
-    options.save = scratch_path(in, "undisturbed");
+    options.save = scratch_path(dir, "undisturbed");
     check_ok(small_run(&options, &record));
     assert_true(record.evals[0].best);
     assert_false(record.evals[1].best);
@@ -315,13 +315,13 @@ static void run_without_room_for_its_weights_goes_on(void **state)
 {
     static char expected[1 << 20], path[512];
     static small_record record;
-    disk of;
-    sl_train_options options = best_is_first(*state, &of, path);
+    disk d;
+    sl_train_options options = best_is_first(*state, &d, path);
     size_t count = expected_weights(*state, options, expected, sizeof expected);
-    of.gone_after = 2;
-    of.back_after = 6;
-    check_ok(run_on(&of, &options, &record));
-    assert_int_equal(of.failed, 1);
+    d.gone_after = 2;
+    d.back_after = 6;
+    check_ok(run_on(&d, &options, &record));
+    assert_int_equal(d.failed, 1);
     assert_int_equal(record.step_count, 8);
     assert_true(record.result.saved);
     check_weights(path, expected, count);
@@ -331,13 +331,13 @@ static void weights_that_cannot_be_saved_at_last_are_an_error_after_the_results(
 {
     static small_record record;
     static char path[512];
-    disk of;
-    sl_train_options options = best_is_first(*state, &of, path);
-    of.gone_after = 2;
+    disk d;
+    sl_train_options options = best_is_first(*state, &d, path);
+    d.gone_after = 2;
     options.replicas = 2;
     options.devices = "cpu,cpu";
-    check_error(run_on(&of, &options, &record), SL_ERR_NOT_FOUND, "its directory does not exist");
-    assert_int_equal(of.failed, 1);
+    check_error(run_on(&d, &options, &record), SL_ERR_NOT_FOUND, "its directory does not exist");
+    assert_int_equal(d.failed, 1);
     assert_int_equal(record.finished, 1);
     assert_false(record.result.saved);
     assert_true(record.result.test_loss > 0);
@@ -352,23 +352,23 @@ typedef struct ranks_run {
 static sl_status run_rank(sl_group *group, void *arg)
 {
     static small_record records[2];
-    ranks_run *of = arg;
+    ranks_run *r = arg;
     int rank = sl_group_rank(group);
     sl_run_result result;
-    sl_train_options options = of->options;
+    sl_train_options options = r->options;
     sl_reporter reporters[] = {small_reporter(&records[rank]),
-                               {.context = of->disk, .step = disk_step}};
+                               {.context = r->disk, .step = disk_step}};
     reporters[0].rank = rank;
-    of->ended[rank] = run_as_rank(&options, group, 2, reporters, rank == 0 ? 2 : 1, &result);
+    r->ended[rank] = run_as_rank(&options, group, 2, reporters, rank == 0 ? 2 : 1, &result);
     return SL_OK; /* a joined error would be the first rank's alone */
 }
 
 static void every_rank_hears_of_weights_that_cannot_be_saved(void **state)
 {
     static char path[512];
-    disk of;
-    ranks_run run = {.options = best_is_first(*state, &of, path), .disk = &of};
-    of.gone_after = 2;
+    disk d;
+    ranks_run run = {.options = best_is_first(*state, &d, path), .disk = &d};
+    d.gone_after = 2;
     run.options.replicas = 2;
     run.options.devices = "cpu,cpu";
     check_ok(sl_spawn(run_rank, &run, 2, NULL));
@@ -380,19 +380,19 @@ static void resumed_run_saves_what_was_best_before(void **state)
 {
     static char expected[1 << 20], path[512], checkpoints[512], elsewhere[512], line[600];
     static small_record record;
-    scratch *in = *state;
-    disk of;
-    sl_train_options options = best_is_first(in, &of, path);
-    size_t count = expected_weights(in, options, expected, sizeof expected);
-    snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", in->directory);
-    snprintf(elsewhere, sizeof elsewhere, "%.400s/elsewhere", of.directory);
+    scratch *dir = *state;
+    disk d;
+    sl_train_options options = best_is_first(dir, &d, path);
+    size_t count = expected_weights(dir, options, expected, sizeof expected);
+    snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", dir->directory);
+    snprintf(elsewhere, sizeof elsewhere, "%.400s/elsewhere", d.directory);
     options.checkpoints = (sl_save_options){.directory = checkpoints, .every_epoch = true};
-    check_ok(run_on(&of, &options, &record));
+    check_ok(run_on(&d, &options, &record));
     for (int more = 2; more <= 3; more++) { /* only the test is left, and an epoch as well */
         options.save = elsewhere;
         options.epochs = more;
         options.checkpoints = (sl_save_options){.resume = checkpoints};
-        check_ok(run_on(&of, &options, &record));
+        check_ok(run_on(&d, &options, &record));
         assert_int_equal(record.step_count, more == 2 ? 0 : 4);
         assert_true(record.result.saved);
         check_weights(elsewhere, expected, count);
@@ -410,28 +410,28 @@ typedef struct stopper {
 
 static unsigned ask_stopper(void *context)
 {
-    stopper *of = context;
-    return atomic_fetch_add(&of->asked, 1) + 1 == of->at ? SL_TRAIN_STOP : SL_TRAIN_GO_ON;
+    stopper *s = context;
+    return atomic_fetch_add(&s->asked, 1) + 1 == s->at ? SL_TRAIN_STOP : SL_TRAIN_GO_ON;
 }
 
 static void hear_of_saving(void *context, bool begins)
 {
-    stopper *of = context;
-    atomic_fetch_add(begins ? &of->begun : &of->ended, 1);
-    assert_true(atomic_load(&of->begun) >= atomic_load(&of->ended));
+    stopper *s = context;
+    atomic_fetch_add(begins ? &s->begun : &s->ended, 1);
+    assert_true(atomic_load(&s->begun) >= atomic_load(&s->ended));
 }
 
 /* What a run without checkpoints leaves where it is stopped when it asks for the `at`-th time. */
-static void check_left_by_stop(scratch *in, int at, int64_t step, const char *expected,
+static void check_left_by_stop(scratch *dir, int at, int64_t step, const char *expected,
                                size_t count)
 {
     for (int replicas = 1; replicas <= 2; replicas++) {
         static char path[512];
         static small_record record;
         sl_run_result result;
-        disk of;
+        disk d;
         stopper stop = {.at = at * replicas};
-        sl_train_options options = best_is_first(in, &of, path);
+        sl_train_options options = best_is_first(dir, &d, path);
         options.replicas = replicas;
         options.devices = replicas == 2 ? "cpu,cpu" : NULL;
         options.checkpoints =
@@ -444,26 +444,26 @@ static void check_left_by_stop(scratch *in, int at, int64_t step, const char *ex
         assert_int_equal(atomic_load(&stop.ended), 1);
         if (replicas == 1)
             check_weights(path, expected, count);
-        assert_int_equal(remove_directory(of.directory), 0);
+        assert_int_equal(remove_directory(d.directory), 0);
     }
 }
 
 static void stopped_run_leaves_its_last_weights_or_the_best(void **state)
 {
     static char expected[1 << 20], path[512];
-    scratch *in = *state;
-    disk of;
-    sl_train_options options = best_is_first(in, &of, path);
-    assert_int_equal(remove_directory(of.directory), 0);
-    size_t count = expected_weights(in, options, expected, sizeof expected);
-    check_left_by_stop(in, 10, 4, expected, count); /* in the second epoch */
+    scratch *dir = *state;
+    disk d;
+    sl_train_options options = best_is_first(dir, &d, path);
+    assert_int_equal(remove_directory(d.directory), 0);
+    size_t count = expected_weights(dir, options, expected, sizeof expected);
+    check_left_by_stop(dir, 10, 4, expected, count); /* in the second epoch */
     options.epochs = 1;
     options.max_batches = 2;
     static small_record record;
-    options.save = scratch_path(in, "undisturbed");
+    options.save = scratch_path(dir, "undisturbed");
     check_ok(small_run(&options, &record));
     count = read_weights(options.save, expected, sizeof expected);
-    check_left_by_stop(in, 2, 2, expected, count);
+    check_left_by_stop(dir, 2, 2, expected, count);
 }
 
 static int tear_down(void **state)

@@ -146,9 +146,9 @@ static activations check_run(const sl_train_options *options)
     return all;
 }
 
-static sl_train_options options_of_units(scratch *in)
+static sl_train_options options_of_units(scratch *dir)
 {
-    sl_train_options options = small_options(in);
+    sl_train_options options = small_options(dir);
     options.model.emsize = WIDTH;
     options.model.nhid = 64;
     options.batch_size = ROWS * CHUNKS;

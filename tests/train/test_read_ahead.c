@@ -16,10 +16,10 @@ typedef struct rows_data {
 } rows_data;
 
 /* Row r has the tokens from 8 r on, which are their numbers; one is no token. */
-static void open_rows(scratch *in, rows_data *out)
+static void open_rows(scratch *dir, rows_data *out)
 {
     *out = (rows_data){.model = {.ntokens = NTOKENS}};
-    snprintf(out->path, sizeof out->path, "%s/train.bin", in->directory);
+    snprintf(out->path, sizeof out->path, "%s/train.bin", dir->directory);
     FILE *file = fopen(out->path, "wb");
     assert_non_null(file);
     for (int i = 0; i <= ROWS * LENGTH; i++) {

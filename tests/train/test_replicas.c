@@ -99,24 +99,24 @@ typedef struct requests {
 static unsigned ask_after_first_step(void *context)
 {
     static const unsigned flags[] = {SL_TRAIN_SAVE, SL_TRAIN_REFRESH};
-    requests *of = context;
-    int number = atomic_fetch_add(&of->asked, 1);
+    requests *r = context;
+    int number = atomic_fetch_add(&r->asked, 1);
     return number < 2 ? flags[number] : SL_TRAIN_GO_ON;
 }
 
 static sl_status count_saved(void *context, const sl_checkpoint_event *event)
 {
-    requests *of = context;
-    of->saved += event->kind == SL_CHECKPOINT_SAVED;
+    requests *r = context;
+    r->saved += event->kind == SL_CHECKPOINT_SAVED;
     return SL_OK;
 }
 
 static sl_status count_rows(void *context, const sl_run_info *info)
 {
-    requests *of = context;
+    requests *r = context;
     for (int i = 0; i < info->rank_count; i++)
-        of->rows += info->ranks[i].steps == 1 && info->ranks[i].seconds[SL_TIME_FORWARD] > 0 &&
-                    info->ranks[i].seconds[SL_TIME_BACKWARD] > 0;
+        r->rows += info->ranks[i].steps == 1 && info->ranks[i].seconds[SL_TIME_FORWARD] > 0 &&
+                   info->ranks[i].seconds[SL_TIME_BACKWARD] > 0;
     assert_non_null(info->slowest);
     return SL_OK;
 }
@@ -125,20 +125,20 @@ static void requests_of_two_replicas_after_one_step_are_both_met(void **state)
 {
     char directory[600];
     sl_run_result result;
-    requests of = {0};
-    scratch *in = *state;
-    const sl_reporter reporter = {.context = &of,
+    requests r = {0};
+    scratch *dir = *state;
+    const sl_reporter reporter = {.context = &r,
                                   .refreshed = count_rows,
                                   .checkpoint = count_saved};
-    sl_train_options options = small_options(in);
-    snprintf(directory, sizeof directory, "%s/checkpoints", in->directory);
+    sl_train_options options = small_options(dir);
+    snprintf(directory, sizeof directory, "%s/checkpoints", dir->directory);
     options.replicas = options.pipeline_ranks = options.max_batches = 2;
     options.checkpoints =
-        (sl_save_options){.directory = directory, .request = ask_after_first_step, .context = &of};
+        (sl_save_options){.directory = directory, .request = ask_after_first_step, .context = &r};
     check_ok(sl_train_run(&options, &reporter, 1, &result));
-    scratch_remove_tree(in, "checkpoints");
-    assert_int_equal(of.rows, 4);
-    assert_int_equal(of.saved, 2); /* with the end's */
+    scratch_remove_tree(dir, "checkpoints");
+    assert_int_equal(r.rows, 4);
+    assert_int_equal(r.saved, 2); /* with the end's */
 }
 
 /* The first replica's stages share a core, the second's do not. */
@@ -274,12 +274,12 @@ static void replicas_with_dropout_equal_one_with_all_their_rows(void **state)
 static void evaluation_has_the_bits_of_one_replicas(void **state)
 {
     static small_record alone;
-    scratch *in = *state;
-    sl_train_options options = small_options(in);
+    scratch *dir = *state;
+    sl_train_options options = small_options(dir);
     options.lr.lr = 0.5;
     options.eval_max_batches = 3;
     for (options.replicas = 2; options.replicas <= MOST_REPLICAS; options.replicas++) {
-        options.save = scratch_path(in, "model");
+        options.save = scratch_path(dir, "model");
         check_ok(run_replicas(&options));
         int scored = 0;
         for (int r = 0; r < options.replicas; r++)
@@ -344,15 +344,15 @@ typedef struct own_run {
 
 static sl_status run_own_rank(sl_group *group, void *arg)
 {
-    const own_run *of = arg;
-    sl_train_options options = of->options;
+    const own_run *r = arg;
+    sl_train_options options = r->options;
     sl_run_result result;
     int rank = sl_group_rank(group);
     sl_reporter reporter = small_reporter(&records[rank]);
     reporter.rank = rank;
-    if (rank > 0 && rank == of->blind)
+    if (rank > 0 && rank == r->blind)
         options.data = "/nowhere";
-    return run_as_rank(&options, group, of->local_ranks, &reporter, 1, &result);
+    return run_as_rank(&options, group, r->local_ranks, &reporter, 1, &result);
 }
 
 static void ranks_with_devices_of_their_own_give_the_same_bits(void **state)
@@ -374,7 +374,7 @@ static void ranks_with_devices_of_their_own_give_the_same_bits(void **state)
 }
 
 /* Pipes whose stages are on several ranks. One in the middle has no text. */
-static void check_some_stages(scratch *in, sl_precision precision)
+static void check_some_stages(scratch *dir, sl_precision precision)
 {
     static const struct {
         int replicas, ranks, pipeline_ranks, shards;
@@ -383,7 +383,7 @@ static void check_some_stages(scratch *in, sl_precision precision)
                    {2, 4, 2, 3, "zb-h1"}, {3, 3, 2, 3, "1f1b"},  {3, 9, 3, 3, "1f1b"}};
     static small_record reference;
     for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
-        own_run run = {.options = small_options(in), .local_ranks = layouts[i].ranks};
+        own_run run = {.options = small_options(dir), .local_ranks = layouts[i].ranks};
         run.options.model.nlayers = 4;
         run.options.precision = precision;
         run.options.shards = layouts[i].shards;

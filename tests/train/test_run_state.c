@@ -75,19 +75,19 @@ static void save_again(const char *from, const char *to, sl_optimizer_options op
 }
 
 /* A run saves after two steps, a pipe of one's own reads that and saves it, and a run resumes. */
-static void check_exchange(scratch *in, int replicas, bool zero)
+static void check_exchange(scratch *dir, int replicas, bool zero)
 {
     static small_record whole, first, second;
     char run[512], saved[512], newest[512];
-    sl_train_options options = small_options(in);
+    sl_train_options options = small_options(dir);
     options.optimizer = (sl_optimizer_options){.kind = SL_OPTIMIZER_ADAMW};
     options.lr.lr = 0.01;
     options.replicas = replicas;
     options.zero = zero;
     check_ok(small_run(&options, &whole));
-    snprintf(run, sizeof run, "%s", scratch_path(in, "run"));
-    snprintf(saved, sizeof saved, "%s", scratch_path(in, "saved"));
-    snprintf(newest, sizeof newest, "%s", scratch_path(in, "run/step-00000002"));
+    snprintf(run, sizeof run, "%s", scratch_path(dir, "run"));
+    snprintf(saved, sizeof saved, "%s", scratch_path(dir, "saved"));
+    snprintf(newest, sizeof newest, "%s", scratch_path(dir, "run/step-00000002"));
     options.checkpoints = (sl_save_options){.directory = run, .every_steps = 2};
     check_ok(small_run(&options, &first));
     save_again(newest, saved, options.optimizer);
@@ -96,8 +96,8 @@ static void check_exchange(scratch *in, int replicas, bool zero)
     first.step_count = 2;
     first.eval_count = 0;
     check_continued(&first, &second, &whole);
-    scratch_remove_tree(in, "run");
-    scratch_remove_tree(in, "saved");
+    scratch_remove_tree(dir, "run");
+    scratch_remove_tree(dir, "saved");
 }
 
 static void runs_and_pipes_read_each_others_optimizer_state(void **state)

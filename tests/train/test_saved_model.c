@@ -36,16 +36,16 @@ static sl_status load(const test_pipe *pipe, const char *path)
 static void saved_model_comes_back_in_any_cut(void **state)
 {
     char one[512], many[512], file[512];
-    scratch *in = *state;
-    snprintf(one, sizeof one, "%s/one", in->directory);
-    snprintf(many, sizeof many, "%s/many/", in->directory);
-    snprintf(file, sizeof file, "%s/one/model.safetensors", in->directory);
+    scratch *dir = *state;
+    snprintf(one, sizeof one, "%s/one", dir->directory);
+    snprintf(many, sizeof many, "%s/many/", dir->directory);
+    snprintf(file, sizeof file, "%s/one/model.safetensors", dir->directory);
     const char *const paths[] = {one, many, file};
     SCOPED(test_pipe) from = open_small_model(2, 1);
     save(&from, &small_model_options, NULL, one);
     check_ok(sl_model_save(from.pipe, &small_model_options, NULL,
                            &(sl_model_saving){.shard_bytes = 2048}, many));
-    assert_int_equal(access(scratch_path(in, "many/model.safetensors.index.json"), F_OK), 0);
+    assert_int_equal(access(scratch_path(dir, "many/model.safetensors.index.json"), F_OK), 0);
     int64_t count;
     FREED float *expected = pipe_values(from.pipe, &count);
     for (int stages = 1; stages <= 3; stages++) {
@@ -232,11 +232,11 @@ static void rewrite(const char *path, const char *without, const char *extra)
 
 static void buffer_may_be_missing_and_nothing_else(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     char model[512], file[512];
     int64_t count;
-    snprintf(model, sizeof model, "%s/model", in->directory);
-    snprintf(file, sizeof file, "%s/model/model.safetensors", in->directory);
+    snprintf(model, sizeof model, "%s/model", dir->directory);
+    snprintf(file, sizeof file, "%s/model/model.safetensors", dir->directory);
     SCOPED(test_pipe) pipe = open_small_model(2, 1);
     save(&pipe, &small_model_options, NULL, model);
     rewrite(file, "0.pos_encoder.pe", NULL);
@@ -244,7 +244,7 @@ static void buffer_may_be_missing_and_nothing_else(void **state)
     FREED float *before = pipe_values(pipe.pipe, &count);
     rewrite(file, "2.norm1.bias", NULL);
     check_error(load(&pipe, model), SL_ERR_INVALID, "2.norm1.bias");
-    scratch_remove_tree(in, "model");
+    scratch_remove_tree(dir, "model");
     save(&pipe, &small_model_options, NULL, model);
     rewrite(file, NULL, "5.decoder.bias");
     check_error(load(&pipe, model), SL_ERR_INVALID, "5.decoder.bias");
@@ -327,15 +327,15 @@ static sl_status open_and_close(const char *path)
 }
 
 /* Changes a member of the config of `model`; "" removes it. */
-static void set_member(scratch *in, const char *key, const char *value)
+static void set_member(scratch *dir, const char *key, const char *value)
 {
-    json_t *json = json_load_file(scratch_path(in, "model/config.json"), 0, NULL);
+    json_t *json = json_load_file(scratch_path(dir, "model/config.json"), 0, NULL);
     assert_non_null(json);
     if (*value)
         json_object_set_new(json, key, json_loads(value, JSON_DECODE_ANY, NULL));
     else
         json_object_del(json, key);
-    assert_int_equal(json_dump_file(json, in->path, 0), 0);
+    assert_int_equal(json_dump_file(json, dir->path, 0), 0);
     json_decref(json);
 }
 
@@ -357,16 +357,16 @@ static void config_that_makes_no_sense_is_refused(void **state)
         {"model_type", "\"gemma2\"", "its model_type is \"gemma2\", and sluice has",
          SL_ERR_UNSUPPORTED},
     };
-    scratch *in = *state;
+    scratch *dir = *state;
     char path[512];
-    snprintf(path, sizeof path, "%s/model", in->directory);
+    snprintf(path, sizeof path, "%s/model", dir->directory);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         save_small(path);
         check_ok(open_and_close(path));
-        set_member(in, bad[i].key, bad[i].value);
+        set_member(dir, bad[i].key, bad[i].value);
         check_error(open_and_close(path), bad[i].status, bad[i].sentence);
     }
-    write_file(scratch_path(in, "model/config.json"), "{", 1);
+    write_file(scratch_path(dir, "model/config.json"), "{", 1);
     check_error(open_and_close(path), SL_ERR_FORMAT, "/config.json: it is not valid JSON");
 }
 
@@ -379,12 +379,12 @@ static void config_of_a_model_that_the_tensors_are_not_is_refused(void **state)
         {"nhid", "1048576"},      {"ntokens", "2147483647"},
         {"nlayers", "100000000"}, {"ntokens", "9223372036854775807"},
     };
-    scratch *in = *state;
+    scratch *dir = *state;
     char path[512];
-    snprintf(path, sizeof path, "%s/model", in->directory);
+    snprintf(path, sizeof path, "%s/model", dir->directory);
     for (size_t i = 0; i < sizeof hostile / sizeof *hostile; i++) {
         save_small(path);
-        set_member(in, hostile[i][0], hostile[i][1]);
+        set_member(dir, hostile[i][0], hostile[i][1]);
         clock_t begin = clock();
         sl_status status = open_and_close(path);
         assert_true(status == SL_ERR_FORMAT || status == SL_ERR_INVALID);
@@ -396,9 +396,9 @@ static void config_of_a_model_that_the_tensors_are_not_is_refused(void **state)
 
 static void vocabulary_is_saved_and_read(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     char path[512];
-    snprintf(path, sizeof path, "%s/model", in->directory);
+    snprintf(path, sizeof path, "%s/model", dir->directory);
     sl_saved_model *model;
     sl_vocab *vocab = vocab_of("a b c d e f g h i j"), *small = vocab_of("a b");
     test_pipe pipe = open_small_model(1, 1);
@@ -407,10 +407,10 @@ static void vocabulary_is_saved_and_read(void **state)
     assert_int_equal(sl_vocab_size(sl_saved_model_vocab(model)), 11);
     assert_string_equal(sl_vocab_token(sl_saved_model_vocab(model), 10).text, "j");
     sl_saved_model_close(&model);
-    check_ok(sl_vocab_save(small, scratch_path(in, "model/tokenizer.json")));
+    check_ok(sl_vocab_save(small, scratch_path(dir, "model/tokenizer.json")));
     check_error(open_and_close(path), SL_ERR_FORMAT,
                 "model: its tokenizer.json has 3 tokens, but its config.json says ntokens 11");
-    write_file(scratch_path(in, "model/tokenizer.json"), "one\n", 4);
+    write_file(scratch_path(dir, "model/tokenizer.json"), "one\n", 4);
     check_error(open_and_close(path), SL_ERR_FORMAT, "/tokenizer.json: it must be a JSON object");
     sl_vocab_destroy(&vocab);
     sl_vocab_destroy(&small);
@@ -430,12 +430,12 @@ static void check_kept(const test_pipe *pipe, const char *path, const char *sent
 static void only_a_model_that_sluice_has_saved_is_replaced(void **state)
 {
     static const char foreign[] = "it exists and is not a model that sluice saved";
-    scratch *in = *state;
+    scratch *dir = *state;
     char path[512], content[16];
-    snprintf(path, sizeof path, "%s/model", in->directory);
+    snprintf(path, sizeof path, "%s/model", dir->directory);
     SCOPED(test_pipe) pipe = open_small_model(1, 1);
     check_ok(sli_model_check_save(pipe.pipe, NULL, SL_SAVED_F32, path));
-    assert_int_equal(scratch_entries(in, 0), 0);
+    assert_int_equal(scratch_entries(dir, 0), 0);
     write_file(path, "old", 3);
     check_kept(&pipe, path, "a model is a directory, and a file has this name");
     assert_int_equal(read_file(path, content, sizeof content), 3);
@@ -443,18 +443,18 @@ static void only_a_model_that_sluice_has_saved_is_replaced(void **state)
     assert_int_equal(mkdir(path, 0750), 0); /* an empty one */
     save_small(path);
     save_small(path);
-    write_file(scratch_path(in, "model/notes"), "mine", 4);
+    write_file(scratch_path(dir, "model/notes"), "mine", 4);
     check_kept(&pipe, path, foreign);
-    assert_int_equal(remove(in->path), 0);
-    rewrite(scratch_path(in, "model/model.safetensors"), NULL, NULL); /* by another program */
+    assert_int_equal(remove(dir->path), 0);
+    rewrite(scratch_path(dir, "model/model.safetensors"), NULL, NULL); /* by another program */
     check_kept(&pipe, path, foreign);
-    scratch_remove_tree(in, "model");
+    scratch_remove_tree(dir, "model");
     const float value = 1;
     const sl_safetensors_item item = {"a", SL_F32, sl_shape_1d(1), (void *)&value};
     const sl_checkpoint_part part = {"model", &item, 1, NULL, 0};
     check_ok(sl_checkpoint_save(path, &(sl_checkpoint_contents){.parts = &part, .part_count = 1}));
     check_kept(&pipe, path, foreign);
-    assert_int_equal(scratch_entries(in, 0), 1);
+    assert_int_equal(scratch_entries(dir, 0), 1);
     check_error(sli_model_check_save(pipe.pipe, NULL, SL_SAVED_F32, "/nowhere/x"), SL_ERR_NOT_FOUND,
                 "/nowhere/x");
 }

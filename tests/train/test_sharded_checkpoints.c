@@ -18,14 +18,14 @@ typedef struct layout {
 static const layout layouts[] = {{2, 1, 0}, {3, 1, 0}, {3, 2, 0}, {5, 1, 0}, {2, 2, 4000}};
 enum { LAYOUTS = sizeof layouts / sizeof *layouts };
 
-static sl_train_options options_of(scratch *in, const layout *of, bool zero)
+static sl_train_options options_of(scratch *dir, const layout *l, bool zero)
 {
-    sl_train_options options = small_options(in);
-    options.replicas = of->replicas;
-    options.pipeline_ranks = of->stages;
+    sl_train_options options = small_options(dir);
+    options.replicas = l->replicas;
+    options.pipeline_ranks = l->stages;
     static char devices[128];
     devices[0] = '\0';
-    for (int i = 0; i < of->replicas * of->stages; i++)
+    for (int i = 0; i < l->replicas * l->stages; i++)
         strcat(strcat(devices, i ? "," : ""), "cpu");
     options.devices = devices;
     options.zero = zero;
@@ -90,12 +90,12 @@ static void check_same_part(const sl_checkpoint_reader *a, const sl_checkpoint_r
 static void shards_make_up_what_one_replica_saves(void **state)
 {
     static small_record record;
-    scratch *in = *state;
+    scratch *dir = *state;
     for (int i = 0; i < LAYOUTS; i++) {
-        sl_train_options whole = options_of(in, &layouts[i], false), sharded = whole;
+        sl_train_options whole = options_of(dir, &layouts[i], false), sharded = whole;
         char one[512], many[512];
-        snprintf(one, sizeof one, "%s", scratch_path(in, "one"));
-        snprintf(many, sizeof many, "%s", scratch_path(in, "many"));
+        snprintf(one, sizeof one, "%s", scratch_path(dir, "one"));
+        snprintf(many, sizeof many, "%s", scratch_path(dir, "many"));
         sharded.zero = true;
         whole.checkpoints = (sl_save_options){.directory = one, .every_steps = 1};
         sharded.checkpoints = (sl_save_options){.directory = many,
@@ -113,8 +113,8 @@ static void shards_make_up_what_one_replica_saves(void **state)
             sl_checkpoint_close(&a);
             sl_checkpoint_close(&b);
         }
-        scratch_remove_tree(in, "one");
-        scratch_remove_tree(in, "many");
+        scratch_remove_tree(dir, "one");
+        scratch_remove_tree(dir, "many");
     }
 }
 
@@ -128,37 +128,37 @@ typedef struct peaks {
 
 static sl_status note_start(void *context, const sl_run_info *info)
 {
-    peaks *of = context;
+    peaks *p = context;
     sl_memory_stats stats;
-    of->pipe = info->pipe;
-    sl_device_memory(sl_pipe_device(of->pipe, 0), &stats);
-    of->now = stats.current_bytes[SL_MEMORY_OPTIMIZER];
-    of->loading = stats.peak_bytes[SL_MEMORY_OPTIMIZER];
-    sl_device_reset_peak(sl_pipe_device(of->pipe, 0));
+    p->pipe = info->pipe;
+    sl_device_memory(sl_pipe_device(p->pipe, 0), &stats);
+    p->now = stats.current_bytes[SL_MEMORY_OPTIMIZER];
+    p->loading = stats.peak_bytes[SL_MEMORY_OPTIMIZER];
+    sl_device_reset_peak(sl_pipe_device(p->pipe, 0));
     return SL_OK;
 }
 
 static sl_status note_finish(void *context, const sl_run_info *info, const sl_run_result *result)
 {
-    peaks *of = context;
+    peaks *p = context;
     sl_memory_stats stats;
-    sl_device_memory(sl_pipe_device(of->pipe, 0), &stats);
-    of->training = stats.peak_bytes[SL_MEMORY_OPTIMIZER];
+    sl_device_memory(sl_pipe_device(p->pipe, 0), &stats);
+    p->training = stats.peak_bytes[SL_MEMORY_OPTIMIZER];
     return SL_OK;
 }
 
 static void no_replica_holds_more_than_its_shard(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     const layout two = {2, 1, 0};
-    peaks of[2] = {{0}};
+    peaks p[2] = {{0}};
     sl_reporter reporters[2];
     sl_run_result result;
-    const char *path = scratch_path(in, "saved");
-    sl_train_options options = options_of(in, &two, true);
+    const char *path = scratch_path(dir, "saved");
+    sl_train_options options = options_of(dir, &two, true);
     options.checkpoints = (sl_save_options){.directory = path, .every_steps = 1};
     for (int replica = 0; replica < 2; replica++)
-        reporters[replica] = (sl_reporter){.context = &of[replica],
+        reporters[replica] = (sl_reporter){.context = &p[replica],
                                            .started = note_start,
                                            .finished = note_finish,
                                            .rank = replica};
@@ -167,13 +167,13 @@ static void no_replica_holds_more_than_its_shard(void **state)
         check_ok(sl_train_run(&options, reporters, 2, &result));
         assert_int_equal(result.steps, epochs * BATCHES);
         for (int replica = 0; replica < 2; replica++) {
-            assert_true(of[replica].now > 0);
-            assert_int_equal(of[replica].loading, of[replica].now);
-            assert_int_equal(of[replica].training, of[replica].now);
+            assert_true(p[replica].now > 0);
+            assert_int_equal(p[replica].loading, p[replica].now);
+            assert_int_equal(p[replica].training, p[replica].now);
         }
         options.checkpoints.resume = path;
     }
-    scratch_remove_tree(in, "saved");
+    scratch_remove_tree(dir, "saved");
 }
 
 /* ---- When all replicas have written --------------------------------------------------------- */
@@ -185,41 +185,41 @@ typedef struct seen {
 
 static sl_status see_step(void *context, const sl_step_info *info)
 {
-    seen *of = context;
-    of->step = info->step;
+    seen *s = context;
+    s->step = info->step;
     return SL_OK;
 }
 
 static sl_status see_checkpoint(void *context, const sl_checkpoint_event *event)
 {
-    seen *of = context;
-    of->saved += event->kind == SL_CHECKPOINT_SAVED;
-    of->failed += event->kind == SL_CHECKPOINT_FAILED;
+    seen *s = context;
+    s->saved += event->kind == SL_CHECKPOINT_SAVED;
+    s->failed += event->kind == SL_CHECKPOINT_FAILED;
     if (event->kind == SL_CHECKPOINT_SAVED)
-        assert_true(event->step <= of->step);
+        assert_true(event->step <= s->step);
     return SL_OK;
 }
 
 static void every_save_is_completed_and_reported_once(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     const layout three = {3, 1, 0};
-    const char *path = scratch_path(in, "saved");
-    seen of = {0};
-    const sl_reporter reporter = {.context = &of, .step = see_step, .checkpoint = see_checkpoint};
+    const char *path = scratch_path(dir, "saved");
+    seen s = {0};
+    const sl_reporter reporter = {.context = &s, .step = see_step, .checkpoint = see_checkpoint};
     sl_run_result result;
-    sl_train_options options = options_of(in, &three, true);
+    sl_train_options options = options_of(dir, &three, true);
     options.epochs = 2;
     options.checkpoints =
         (sl_save_options){.directory = path, .every_steps = 3, .every_epoch = true, .keep = 2};
     check_ok(sl_train_run(&options, &reporter, 1, &result));
     /* After steps 3, 4 (the epoch's), 6 and 8 (the end's); each validation was the best. */
-    assert_int_equal(of.saved, 4);
-    assert_int_equal(of.failed, 0);
+    assert_int_equal(s.saved, 4);
+    assert_int_equal(s.failed, 0);
     sl_checkpoint_reader *last = open_step(path, 8), *before = open_step(path, 6);
     sl_checkpoint_close(&last);
     sl_checkpoint_close(&before);
-    scratch_remove_tree(in, "saved");
+    scratch_remove_tree(dir, "saved");
 }
 
 static sl_status fail_after_two_steps(void *context, const sl_step_info *info)
@@ -230,18 +230,18 @@ static sl_status fail_after_two_steps(void *context, const sl_step_info *info)
 /* Whatever the savers of all replicas have come to: the save under way is completed. */
 static void run_that_fails_completes_its_save_and_ends(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     const layout three = {3, 1, 0};
     const sl_reporter reporter = {.step = fail_after_two_steps};
     sl_run_result result;
     for (int i = 0; i < 10; i++) {
-        const char *path = scratch_path(in, "saved");
-        sl_train_options options = options_of(in, &three, true);
+        const char *path = scratch_path(dir, "saved");
+        sl_train_options options = options_of(dir, &three, true);
         options.checkpoints = (sl_save_options){.directory = path, .every_steps = 1};
         check_error(sl_train_run(&options, &reporter, 1, &result), SL_ERR_CANCELLED, "enough");
         sl_checkpoint_reader *first = open_step(path, 1);
         sl_checkpoint_close(&first);
-        scratch_remove_tree(in, "saved");
+        scratch_remove_tree(dir, "saved");
     }
 }
 
@@ -266,18 +266,18 @@ static unsigned wait_for_save(void *context)
 
 static void save_that_is_due_waits_for_no_replica(void **state)
 {
-    scratch *in = *state;
+    scratch *dir = *state;
     const layout two = {2, 1, 0};
     sl_run_result result;
-    sl_train_options options = options_of(in, &two, false);
+    sl_train_options options = options_of(dir, &two, false);
     options.max_batches = 1;
-    options.checkpoints = (sl_save_options){.directory = scratch_path(in, "saved"),
+    options.checkpoints = (sl_save_options){.directory = scratch_path(dir, "saved"),
                                             .every_steps = 1,
                                             .request = wait_for_save,
                                             .saving = see_save};
     check_ok(sl_train_run(&options, NULL, 0, &result));
     assert_false(atomic_load(&is_late));
-    scratch_remove_tree(in, "saved");
+    scratch_remove_tree(dir, "saved");
 }
 
 int sharded_checkpoints_tests(void)

@@ -12,9 +12,9 @@ enum { EPOCHS = 2, BATCHES = 4, STEPS = EPOCHS * BATCHES, WORDS = 3000 };
 /* ---- Runs ----------------------------------------------------------------------------------- */
 
 /* An epoch's end, dropout, clipping and AdamW's state are all in it. */
-static sl_train_options two_epochs(scratch *in)
+static sl_train_options two_epochs(scratch *dir)
 {
-    sl_train_options options = small_options(in);
+    sl_train_options options = small_options(dir);
     options.epochs = EPOCHS;
     options.max_batches = BATCHES;
     options.optimizer.kind = SL_OPTIMIZER_ADAMW;
@@ -37,10 +37,10 @@ static const char *checkpoint(scratch *in, int number, int64_t step)
     return path;
 }
 
-static void remove_folders(const scratch *in, const char *names)
+static void remove_folders(const scratch *dir, const char *names)
 {
     char line[700];
-    snprintf(line, sizeof line, "rm -rf '%s'/%s", in->directory, names);
+    snprintf(line, sizeof line, "rm -rf '%s'/%s", dir->directory, names);
     assert_int_equal(system(line), 0);
 }
 
@@ -51,10 +51,10 @@ static int remove_all(void **state)
 }
 
 /* The run's final weights. */
-static const char *weights_path(const scratch *in)
+static const char *weights_path(const scratch *dir)
 {
     static char path[600];
-    snprintf(path, sizeof path, "%s/weights", in->directory);
+    snprintf(path, sizeof path, "%s/weights", dir->directory);
     return path;
 }
 
@@ -212,12 +212,12 @@ static void draw_family(uint64_t seed, uint32_t *draws, sl_train_options *option
 
 /* One run in four layouts: from the beginning in two of them; and in the others after
  * interruptions, the second of which is of a run that itself has other replicas than the first. */
-static void check_drawn_run(scratch *in, uint64_t seed)
+static void check_drawn_run(scratch *dir, uint64_t seed)
 {
     static shard_record whole, other;
     uint32_t draws = 0;
-    sl_train_options options = two_epochs(in);
-    options.save = weights_path(in);
+    sl_train_options options = two_epochs(dir);
+    options.save = weights_path(dir);
     options.model.nlayers = 4;
     options.model.tie = draw(seed, &draws, 2);
     draw_family(seed, &draws, &options);
@@ -242,16 +242,16 @@ static void check_drawn_run(scratch *in, uint64_t seed)
     int64_t at = 1 + draw(seed, &draws, STEPS - 2);
     int64_t later = at + 1 + draw(seed, &draws, (uint32_t)(STEPS - at));
     print_layout("saved", 0, &layouts[0]);
-    train_saving(in, &options, &layouts[0], -1, 0, 0, &whole);
+    train_saving(dir, &options, &layouts[0], -1, 0, 0, &whole);
     print_layout("alone", 0, &layouts[1]);
     sl_train_options alone = laid_out(options, &layouts[1]);
     check_ok(shard_run(&alone, layouts[1].replicas * layouts[1].processes, false, &other));
     check_same_bits(&whole, &other, 0);
     print_layout("resumed", at, &layouts[2]);
-    train_saving(in, &options, &layouts[2], 0, at, 1, &other);
+    train_saving(dir, &options, &layouts[2], 0, at, 1, &other);
     check_same_bits(&whole, &other, at);
     print_layout("resumed", later, &layouts[3]);
-    train_saving(in, &options, &layouts[3], 1, later, 2, &other);
+    train_saving(dir, &options, &layouts[3], 1, later, 2, &other);
     check_same_bits(&whole, &other, later);
 }
 
@@ -269,13 +269,13 @@ static void one_run_has_the_same_bits_in_any_layout(void **state)
 static void models_of_words_have_no_ids_of_special_tokens(void **state)
 {
     static shard_record record;
-    scratch *in = *state;
+    scratch *dir = *state;
     unsigned seed = 1;
     char path[700], text[8192];
-    sl_train_options options = two_epochs(in);
+    sl_train_options options = two_epochs(dir);
     options.model = draw_decoder(&seed, 2, WORDS, (int)options.bptt);
     strcpy(options.model.decoder.token_ids, "{\"eos_token_id\":2}");
-    options.save = weights_path(in);
+    options.save = weights_path(dir);
     check_ok(shard_run(&options, 0, false, &record));
     snprintf(path, sizeof path, "%s/config.json", options.save);
     text[read_file(path, text, sizeof text - 1)] = '\0';

@@ -26,20 +26,20 @@ static text open_text(int64_t count)
 }
 
 /* After it the text stays where it is. */
-static void cut_text(text *of)
+static void cut_text(text *t)
 {
-    of->language = (sli_language){.tokens = {&of->tokens},
-                                  .bptt = BPTT,
-                                  .shard_rows = ROWS,
-                                  .whole_rows = true};
-    of->task = sli_language_task(&of->language);
-    check_ok(of->task.count_batches(of->task.context, SL_SPLIT_TRAIN, BATCH, &of->batches));
+    t->language = (sli_language){.tokens = {&t->tokens},
+                                 .bptt = BPTT,
+                                 .shard_rows = ROWS,
+                                 .whole_rows = true};
+    t->task = sli_language_task(&t->language);
+    check_ok(t->task.count_batches(t->task.context, SL_SPLIT_TRAIN, BATCH, &t->batches));
 }
 
-static void text_destroy(text *of)
+static void text_destroy(text *t)
 {
-    sl_device_destroy(&of->device);
-    sl_tokens_free(&of->tokens);
+    sl_device_destroy(&t->device);
+    sl_tokens_free(&t->tokens);
 }
 
 /* The first tokens of all rows of an epoch, in the order in which they are trained. */

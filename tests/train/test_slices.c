@@ -6,9 +6,9 @@
 
 enum { SLICES = 4, TIME = 32 };
 
-static sl_train_options sliced_options(scratch *in)
+static sl_train_options sliced_options(scratch *dir)
 {
-    sl_train_options options = small_options(in);
+    sl_train_options options = small_options(dir);
     options.bptt = 10;
     options.slices = SLICES;
     return options;
@@ -51,9 +51,9 @@ static void run_resumes_with_its_slices_alone(void **state)
 {
     static small_record whole, first, second;
     char directory[512];
-    scratch *in = *state;
-    sl_train_options options = sliced_options(in);
-    snprintf(directory, sizeof directory, "%s", scratch_path(in, "checkpoints"));
+    scratch *dir = *state;
+    sl_train_options options = sliced_options(dir);
+    snprintf(directory, sizeof directory, "%s", scratch_path(dir, "checkpoints"));
     options.epochs = 2;
     check_ok(small_run(&options, &whole));
     options.checkpoints.directory = directory;
@@ -84,9 +84,9 @@ static sl_plan plan_of(const sl_train_options *options)
     return *plan;
 }
 
-static sl_train_options memory_options(scratch *in)
+static sl_train_options memory_options(scratch *dir)
 {
-    sl_train_options options = sliced_options(in);
+    sl_train_options options = sliced_options(dir);
     options.model.emsize = options.model.nhid = 32;
     options.model.nlayers = 8;
     sl_corpus *corpus;

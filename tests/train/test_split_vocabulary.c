@@ -17,9 +17,9 @@ static sl_plan plan_of(const sl_train_options *options, const sl_train_launch *l
     return *plan;
 }
 
-static sl_train_options split_options(scratch *in)
+static sl_train_options split_options(scratch *dir)
 {
-    sl_train_options options = small_options(in);
+    sl_train_options options = small_options(dir);
     options.model.nlayers = 8;
     options.split_vocabulary = true;
     return options;
@@ -83,9 +83,9 @@ static void run_resumes_with_other_ranks_and_not_without_the_option(void **state
 {
     static small_record whole, first, second;
     char directory[512];
-    scratch *in = *state;
-    sl_train_options options = split_options(in);
-    snprintf(directory, sizeof directory, "%s", scratch_path(in, "checkpoints"));
+    scratch *dir = *state;
+    sl_train_options options = split_options(dir);
+    snprintf(directory, sizeof directory, "%s", scratch_path(dir, "checkpoints"));
     options.epochs = 2;
     check_ok(small_run(&options, &whole));
     options.checkpoints.directory = directory;

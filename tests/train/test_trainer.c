@@ -57,9 +57,9 @@ static void first_loss_is_that_of_a_model_that_knows_nothing(void **state)
 static void attention_learns_what_the_text_allows(void **state)
 {
     static small_record record;
-    scratch *in = *state;
-    sl_train_options options = small_options(in);
-    check_ok(sli_synthetic_write(in->directory,
+    scratch *dir = *state;
+    sl_train_options options = small_options(dir);
+    check_ok(sli_synthetic_write(dir->directory,
                                  &(sli_synthetic_options){.seed = 1, .train_tokens = 20000}));
     options.model.nlayers = 1;
     options.model.dropout = 0;
@@ -162,12 +162,12 @@ static void test_uses_the_best_parameters(void **state)
 {
     static small_record one_epoch, two_epochs;
     static char first[1 << 20], second[1 << 20];
-    scratch *in = *state;
-    sl_train_options options = small_options(in);
+    scratch *dir = *state;
+    sl_train_options options = small_options(dir);
     options.pipeline_ranks = 2;
-    options.save = scratch_path(in, "model");
+    options.save = scratch_path(dir, "model");
     check_ok(small_run(&options, &one_epoch));
-    scratch weights = *in;
+    scratch weights = *dir;
     scratch_path(&weights, "model/model.safetensors");
     size_t bytes = read_file(weights.path, first, sizeof first);
     assert_true(bytes > 1000 && bytes < sizeof first);
@@ -186,11 +186,11 @@ static void test_uses_the_best_parameters(void **state)
 static void test_uses_the_last_parameters_where_they_are_the_best(void **state)
 {
     static small_record record, again;
-    scratch *in = *state;
-    sl_train_options options = small_options(in);
+    scratch *dir = *state;
+    sl_train_options options = small_options(dir);
     options.epochs = 2;
     options.lr.lr = 0.5;
-    options.save = scratch_path(in, "model");
+    options.save = scratch_path(dir, "model");
     check_ok(small_run(&options, &record));
     assert_true(record.evals[0].best && record.evals[1].best);
     options.init = options.save;
@@ -205,11 +205,11 @@ static void test_uses_the_last_parameters_where_they_are_the_best(void **state)
 /* ---- Starting from weights ---------------------------------------------------------------- */
 
 /* Saves a trained model as `model`; its validation loss. */
-static double save_trained(scratch *in, sl_train_options *options)
+static double save_trained(scratch *dir, sl_train_options *options)
 {
     static small_record record;
-    *options = small_options(in);
-    options->save = scratch_path(in, "model");
+    *options = small_options(dir);
+    options->save = scratch_path(dir, "model");
     check_ok(small_run(options, &record));
     options->init = options->save;
     options->save = NULL;
@@ -220,9 +220,9 @@ static double save_trained(scratch *in, sl_train_options *options)
 static void weights_bring_their_vocabulary(void **state)
 {
     static small_record record;
-    scratch *in = *state, *other;
+    scratch *dir = *state, *other;
     sl_train_options options;
-    double loss = save_trained(in, &options);
+    double loss = save_trained(dir, &options);
     small_corpus_create((void **)&other);
     FILE *train = fopen(scratch_path(other, "train.txt"), "a");
     assert_non_null(train);
@@ -235,7 +235,7 @@ static void weights_bring_their_vocabulary(void **state)
     options.init = kept;
     check_ok(small_run(&options, &record));
     assert_true(record.evals[0].loss == loss);
-    assert_int_equal(remove(scratch_path(in, "model/tokenizer.json")), 0);
+    assert_int_equal(remove(scratch_path(dir, "model/tokenizer.json")), 0);
     check_error(small_run(&options, &record), SL_ERR_INVALID, "0.encoder.weight");
     scratch_remove((void **)&other);
 }
@@ -243,9 +243,9 @@ static void weights_bring_their_vocabulary(void **state)
 static void weights_of_another_model_are_refused(void **state)
 {
     static small_record record;
-    scratch *in = *state;
+    scratch *dir = *state;
     sl_train_options options, other;
-    save_trained(in, &options);
+    save_trained(dir, &options);
     other = options;
     other.model.nhead = 4;
     check_error(small_run(&other, &record), SL_ERR_INVALID,
@@ -272,12 +272,12 @@ static void weights_of_another_model_are_refused(void **state)
 static void place_for_weights_is_tried_before_training(void **state)
 {
     static small_record record;
-    scratch *in = *state;
-    sl_train_options options = small_options(in);
+    scratch *dir = *state;
+    sl_train_options options = small_options(dir);
     options.save = "/nowhere/model";
     check_error(small_run(&options, &record), SL_ERR_NOT_FOUND, "/nowhere/model");
     assert_int_equal(record.started, 0);
-    options.save = scratch_path(in, "model");
+    options.save = scratch_path(dir, "model");
     write_file(options.save, "mine", 4);
     check_error(small_run(&options, &record), SL_ERR_INVALID,
                 "a model is a directory, and a file has this name");
@@ -289,11 +289,11 @@ static void place_for_weights_is_tried_before_training(void **state)
 static void data_too_short_for_a_block_name_their_file(void **state)
 {
     static small_record record;
-    scratch *in = *state;
-    sl_train_options options = small_options(in);
+    scratch *dir = *state;
+    sl_train_options options = small_options(dir);
     options.data = NULL;
     check_error(small_run(&options, &record), SL_ERR_INVALID, "no data directory was given");
-    options = small_options(in);
+    options = small_options(dir);
     options.bptt = 1000;
     check_error(small_run(&options, &record), SL_ERR_INVALID, "/train.txt: ");
     options.bptt = 100; /* valid and test have a tenth of the tokens */

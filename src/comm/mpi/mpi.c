@@ -247,14 +247,9 @@ static sl_status make_group(sli_mpi_process *process, const group_plan *plan,
     sl_group *group;
     creation *communicator = NULL;
     const sli_communicator *parent = plan->parent ? &plan->parent->state->comm : &process->world;
-    sl_status status = make_handle(process, plan, options, &group);
-    if (status == SL_OK)
-        status = creation_prepare(process->mpi, parent, plan->ranks, plan->size, &communicator);
-    if (status != SL_OK) {
-        (void)sli_watch_refuse_group(process->watch, plan->id, plan->rank, plan->size, status);
-        free_handle(group);
-        return status;
-    }
+    sl_status status;
+    SLI_TRY_OR_FAIL(make_handle(process, plan, options, &group));
+    SLI_TRY_OR_FAIL(creation_prepare(process->mpi, parent, plan->ranks, plan->size, &communicator));
     sli_call own = sli_call_begin(group, NULL);
     sli_watch_join(process->watch, &own.state->member);
     while (status == SL_OK && !atomic_load(&own.state->member.ready))
@@ -266,6 +261,10 @@ static sl_status make_group(sli_mpi_process *process, const group_plan *plan,
     if (status != SL_OK)
         sl_group_destroy(&group);
     *out = group;
+    return status;
+fail:
+    (void)sli_watch_refuse_group(process->watch, plan->id, plan->rank, plan->size, status);
+    free_handle(group);
     return status;
 }
 

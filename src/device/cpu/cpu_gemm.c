@@ -330,9 +330,11 @@ static sl_status try_matmul(sl_device *device, gemm_job *job, const panel_rule *
 {
     choose_panels(job, rule);
     sli_matmul_lock(job->cpu->matmul);
-    sl_status status = find_primitives(job);
-    if (status == SL_OK && job->use_matmul)
+    sl_status status;
+    SLI_TRY_OR_FAIL(find_primitives(job));
+    if (job->use_matmul)
         status = run_panels(device, job, uses_bf16(job) ? bf16_panel : matmul_panel);
+fail:
     sli_matmul_unlock(job->cpu->matmul);
     return status;
 }

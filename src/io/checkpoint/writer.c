@@ -189,12 +189,15 @@ static sl_status add_index(writer *job, const char *part)
     size_t count = json_array_size(job->files), files = 0;
     for (size_t i = 0; i < count; i++)
         files += name_in(json_array_get(job->files, i), part) != NULL;
-    for (size_t i = 0; i < count && files > 1 && status == SL_OK; i++) {
+    if (files <= 1)
+        goto fail;
+    for (size_t i = 0; i < count; i++) {
         const char *name = name_in(json_array_get(job->files, i), part);
-        status = name ? index_file(job, name, &index) : SL_OK;
+        SLI_TRY_OR_FAIL(name ? index_file(job, name, &index) : SL_OK);
     }
-    if (status == SL_OK && files > 1 && !index.has_segments)
+    if (!index.has_segments)
         status = write_index(job, part, &index);
+fail:
     json_decref(index.map);
     return status;
 }

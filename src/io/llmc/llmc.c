@@ -162,25 +162,25 @@ typedef struct filling {
 } filling;
 
 /* Adds a tensor behind the others; `size` is kept. */
-static void add_tensor(filling *to, const char *name, int dims, const int64_t *size)
+static void add_tensor(filling *header, const char *name, int dims, const int64_t *size)
 {
-    sli_safetensors_entry *entry = &to->header->entries[to->header->count++];
-    *entry = (sli_safetensors_entry){.info = {.name = to->names,
-                                              .type_name = to->dtype->name,
+    sli_safetensors_entry *entry = &header->header->entries[header->header->count++];
+    *entry = (sli_safetensors_entry){.info = {.name = header->names,
+                                              .type_name = header->dtype->name,
                                               .readable = true,
-                                              .dtype = to->dtype->dtype,
+                                              .dtype = header->dtype->dtype,
                                               .dims = dims,
                                               .size = size},
-                                     .begin = to->end};
-    bool is_possible = sli_safetensors_bytes(dims, size, to->dtype->bits, &entry->info.bytes);
+                                     .begin = header->end};
+    bool is_possible = sli_safetensors_bytes(dims, size, header->dtype->bits, &entry->info.bytes);
     assert(is_possible);
     (void)is_possible;
-    to->names = stpcpy(to->names, name) + 1;
-    to->end += entry->info.bytes;
+    header->names = stpcpy(header->names, name) + 1;
+    header->end += entry->info.bytes;
 }
 
 /* The shapes of a kind are one; `size` [2]. */
-static void add_kind(filling *to, const sli_llmc_sizes *sizes, int kind, int64_t *size)
+static void add_kind(filling *header, const sli_llmc_sizes *sizes, int kind, int64_t *size)
 {
     char name[SLI_LLMC_NAME_BYTES];
     sl_shape shape = sli_llmc_shape(sizes, kind);
@@ -189,7 +189,7 @@ static void add_kind(filling *to, const sli_llmc_sizes *sizes, int kind, int64_t
         size[0] = sizes->vocab;
     for (int64_t i = 0; i < sli_llmc_count(sizes, kind); i++) {
         sli_llmc_name(kind, i, name);
-        add_tensor(to, name, shape.dims, size);
+        add_tensor(header, name, shape.dims, size);
     }
 }
 

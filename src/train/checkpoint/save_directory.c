@@ -337,9 +337,10 @@ sl_status sli_save_directory_is_shared(const char *path, const sli_replica *repl
                            ? file_error(path, "making a directory for a trial")
                            : sl_group_barrier(replica->all, NULL);
     int32_t seen = access(trial, W_OK) == 0;
-    if (status == SL_OK)
-        status = sl_group_all_reduce(replica->all, &seen, 1, SL_I32, SL_REDUCE_MIN, NULL);
+    SLI_TRY_OR_FAIL(status);
+    status = sl_group_all_reduce(replica->all, &seen, 1, SL_I32, SL_REDUCE_MIN, NULL);
     *out = seen != 0;
+fail:
     if (makes)
         (void)rmdir(trial);
     free(trial);

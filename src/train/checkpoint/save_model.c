@@ -43,15 +43,15 @@ typedef struct narrowing {
 
 static sl_status read_narrow(void *context, const sl_safetensors_item *item, const void **data)
 {
-    const narrowing *from = context;
-    const sl_safetensors_item *wide = &from->job->tensors.items[item - from->items];
+    const narrowing *narrowed = context;
+    const sl_safetensors_item *wide = &narrowed->job->tensors.items[item - narrowed->items];
     *data = wide->data;
-    if (from->wide)
-        SL_TRY(from->wide->read(from->wide->context, wide, data));
+    if (narrowed->wide)
+        SL_TRY(narrowed->wide->read(narrowed->wide->context, wide, data));
     if (wide->dtype != SL_F32)
         return SL_OK;
-    sli_narrow_to_bf16(*data, from->numbers, sl_shape_count(&wide->shape));
-    *data = from->numbers;
+    sli_narrow_to_bf16(*data, narrowed->numbers, sl_shape_count(&wide->shape));
+    *data = narrowed->numbers;
     return SL_OK;
 }
 
@@ -96,11 +96,11 @@ static sl_status write_model(const saving *job, const sli_item_source *source)
     if (job->settings.type != SL_SAVED_BF16)
         return write_items(job, job->tensors.items, source);
     SL_TRY(list_narrow(&job->tensors, &items, &elements));
-    narrowing from = {job, items, source, malloc((size_t)elements * sizeof *from.numbers)};
-    const sli_item_source narrow = {read_narrow, &from};
-    sl_status status =
-        from.numbers ? write_items(job, items, &narrow) : sli_no_memory(NULL, "a tensor of bf16");
-    free(from.numbers);
+    narrowing narrowed = {job, items, source, malloc((size_t)elements * sizeof *narrowed.numbers)};
+    const sli_item_source narrow = {read_narrow, &narrowed};
+    sl_status status = narrowed.numbers ? write_items(job, items, &narrow)
+                                        : sli_no_memory(NULL, "a tensor of bf16");
+    free(narrowed.numbers);
     free(items);
     return status;
 }

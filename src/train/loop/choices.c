@@ -248,41 +248,42 @@ typedef struct numbers {
     const uint8_t *next, *end;
 } numbers;
 
-static bool take(numbers *from, int64_t *out)
+static bool take(numbers *stream, int64_t *out)
 {
-    if (from->end - from->next < 2)
+    if (stream->end - stream->next < 2)
         return false;
-    *out = from->next[0] | from->next[1] << 8;
-    from->next += 2;
+    *out = stream->next[0] | stream->next[1] << 8;
+    stream->next += 2;
     return true;
 }
 
-static sl_status take_ids(numbers *from, bool *whole, sl_tokens *out)
+static sl_status take_ids(numbers *stream, bool *whole, sl_tokens *out)
 {
     int64_t count, id;
-    *whole = take(from, &count);
+    *whole = take(stream, &count);
     if (!*whole)
         return SL_OK;
     out->ids = calloc((size_t)count + 1, sizeof *out->ids);
     if (!out->ids)
         return sli_no_memory(NULL, "ids");
     while (*whole && out->count < count) {
-        *whole = take(from, &id);
+        *whole = take(stream, &id);
         if (*whole)
             out->ids[out->count++] = (int32_t)id;
     }
     return SL_OK;
 }
 
-static sl_status take_question(numbers *from, bool *whole, question *out)
+static sl_status take_question(numbers *stream, bool *whole, question *out)
 {
     int64_t start = 0, bytes, index;
-    *whole = take(from, &start) && start == START && take(from, &bytes) && take(from, &index) &&
-             take(from, &out->label) && take(from, &out->count) && out->count <= MOST_ENDINGS;
+    *whole = take(stream, &start) && start == START && take(stream, &bytes) &&
+             take(stream, &index) && take(stream, &out->label) && take(stream, &out->count) &&
+             out->count <= MOST_ENDINGS;
     if (*whole)
-        SL_TRY(take_ids(from, whole, &out->context));
+        SL_TRY(take_ids(stream, whole, &out->context));
     for (int64_t i = 0; *whole && i < out->count; i++)
-        SL_TRY(take_ids(from, whole, &out->endings[i]));
+        SL_TRY(take_ids(stream, whole, &out->endings[i]));
     return SL_OK;
 }
 
@@ -300,10 +301,11 @@ static sl_status ask_all(const choosing *job, const uint8_t *bytes, size_t size)
     for (uint32_t i = 0; i < head[2]; i++) {
         question one = {{NULL}, .count = 0};
         bool whole;
-        sl_status status = take_question(&left, &whole, &one);
-        if (status == SL_OK)
-            status = whole ? ask(job, &one)
-                           : sl_error(SL_ERR_FORMAT, "it is none, or the file ends in it");
+        sl_status status;
+        SLI_TRY_OR_FAIL(take_question(&left, &whole, &one));
+        status =
+            whole ? ask(job, &one) : sl_error(SL_ERR_FORMAT, "it is none, or the file ends in it");
+    fail:
         clear_question(&one);
         SL_TRY(sl_error_context(status, "question %u: ", i));
     }

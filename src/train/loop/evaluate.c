@@ -104,9 +104,11 @@ sl_status sli_evaluate(const sli_replica *replica, const sl_train_task *task,
     if (!job.losses)
         return sli_no_memory(NULL, "an evaluation's sums");
     job.terms = job.losses + job.batches;
-    sl_status status = evaluate_batches(&job, stop, &stopped);
-    if (status == SL_OK && !stopped)
+    sl_status status;
+    SLI_TRY_OR_FAIL(evaluate_batches(&job, stop, &stopped));
+    if (!stopped)
         *out = mean_of(&job);
+fail:
     free(job.losses);
     return status;
 }

@@ -191,13 +191,15 @@ sl_status sli_rows_task_measure(const sli_rows_task *task, const sl_train_rows *
 {
     batch_row *found;
     int64_t *sizes = calloc((size_t)micros, sizeof *sizes), first = 0;
-    sl_status status = find_rows(task, rows, &found);
-    if (status == SL_OK && !sizes)
-        status = sli_no_memory(NULL, "%d micro-batches", micros);
+    sl_status status;
     *out = (sli_rows_size){0};
-    int count = status == SL_OK ? sl_micro_batches(rows->count, micros, sizes) : 0;
+    SLI_TRY_OR_FAIL(find_rows(task, rows, &found));
+    if (!sizes)
+        SLI_TRY_OR_FAIL(sli_no_memory(NULL, "%d micro-batches", micros));
+    int count = sl_micro_batches(rows->count, micros, sizes);
     for (int i = 0; i < count; first += sizes[i++])
         add_size(found + first, sizes[i], out);
+fail:
     free(sizes);
     free(found);
     return status;

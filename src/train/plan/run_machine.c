@@ -70,10 +70,10 @@ static void divide_stage(const run_machine *machine, const sl_module_profile *op
         trained = frozen > first ? frozen : first;
     const sl_module_profile all = sum_operations(machine, operations, first, end);
     for (int i = first; i < end; i++) {
-        const sl_module_profile *own = &operations[i];
-        double part = all.forward > 0 ? own->forward / all.forward : 1.0 / count,
-               back = all.backward > 0 ? own->backward / all.backward : 1.0 / (end - trained),
-               input = own->backward > 0 ? own->backward_input / own->backward : 0.5,
+        const sl_module_profile *counts = &operations[i];
+        double part = all.forward > 0 ? counts->forward / all.forward : 1.0 / count,
+               back = all.backward > 0 ? counts->backward / all.backward : 1.0 / (end - trained),
+               input = counts->backward > 0 ? counts->backward_input / counts->backward : 0.5,
                whole = i < trained ? 0 : back * backward;
         machine->times[i] =
             (sl_module_profile){part * forward, whole, input * whole, whole - input * whole, 0};

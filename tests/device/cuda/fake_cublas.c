@@ -62,12 +62,12 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t described,
                                               cublasLtMatmulDescAttributes_t attribute,
                                               const void *value, size_t bytes)
 {
-    product *to = (product *)described;
-    void *field = attribute == CUBLASLT_MATMUL_DESC_TRANSA     ? &to->transpose_a
-                  : attribute == CUBLASLT_MATMUL_DESC_TRANSB   ? &to->transpose_b
-                  : attribute == CUBLASLT_MATMUL_DESC_EPILOGUE ? (void *)&to->epilogue
-                                                               : (void *)&to->bias;
-    assert(bytes == (field == (void *)&to->bias ? sizeof to->bias : sizeof to->epilogue));
+    product *p = (product *)described;
+    void *field = attribute == CUBLASLT_MATMUL_DESC_TRANSA     ? &p->transpose_a
+                  : attribute == CUBLASLT_MATMUL_DESC_TRANSB   ? &p->transpose_b
+                  : attribute == CUBLASLT_MATMUL_DESC_EPILOGUE ? (void *)&p->epilogue
+                                                               : (void *)&p->bias;
+    assert(bytes == (field == (void *)&p->bias ? sizeof p->bias : sizeof p->epilogue));
     memcpy(field, value, bytes);
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -114,9 +114,9 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
 }
 
 /* What the real library has no algorithm for: bf16 rows that are not aligned to 4 bytes. */
-static bool is_aligned(const matrix *of)
+static bool is_aligned(const matrix *m)
 {
-    return !of->bf16 || of->ld % 2 == 0;
+    return !m->bf16 || m->ld % 2 == 0;
 }
 
 /* Products of bf16 have none with ReLU here, so that the way round is tested. */
@@ -127,12 +127,12 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle,
                                               cublasLtMatmulPreference_t preference, int wanted,
                                               cublasLtMatmulHeuristicResult_t results[], int *found)
 {
-    const product *of = (const product *)described;
+    const product *p = (const product *)described;
     (void)handle, (void)c, (void)d, (void)preference, (void)wanted;
-    assert(of->epilogue == CUBLASLT_EPILOGUE_DEFAULT || of->bias);
+    assert(p->epilogue == CUBLASLT_EPILOGUE_DEFAULT || p->bias);
     memset(results, 0, sizeof *results);
     results->workspaceSize = 1000;
-    *found = !(((const matrix *)a)->bf16 && of->epilogue == CUBLASLT_EPILOGUE_RELU_BIAS) &&
+    *found = !(((const matrix *)a)->bf16 && p->epilogue == CUBLASLT_EPILOGUE_RELU_BIAS) &&
              is_aligned((const matrix *)a) && is_aligned((const matrix *)b);
     return *found ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
@@ -148,13 +148,13 @@ typedef struct call {
 } call;
 
 /* The f32 numbers of a product in TF32 lose their last 13 bits. */
-static double element(const call *c, const matrix *of, const void *data, bool transposed,
+static double element(const call *c, const matrix *m, const void *data, bool transposed,
                       int64_t row, int64_t col)
 {
-    int64_t at = transposed ? row * of->ld + col : col * of->ld + row;
+    int64_t at = transposed ? row * m->ld + col : col * m->ld + row;
     uint32_t bits;
     float value;
-    if (of->bf16)
+    if (m->bf16)
         bits = (uint32_t)((const uint16_t *)data)[at] << 16;
     else
         memcpy(&bits, (const float *)data + at, sizeof bits);
