@@ -42,6 +42,14 @@ void *sli_huge_pages_alloc(size_t bytes)
     return block;
 }
 
+void sli_huge_pages_clear(void *block, size_t bytes)
+{
+    size_t pages = bytes / huge_page * huge_page;
+    if (pages > 0 && madvise(block, pages, MADV_DONTNEED) != 0)
+        pages = 0;
+    memset((char *)block + pages, 0, bytes - pages);
+}
+
 const char *sli_bytes_text(int64_t bytes, char text[SLI_BYTES_TEXT_SIZE])
 {
     const double mib = 1 << 20, gib = 1 << 30;

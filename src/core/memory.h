@@ -19,6 +19,10 @@ sl_status sli_array_reserve(void *array, size_t *capacity, size_t count, size_t 
  * 64 bytes. NULL: no memory. free() takes it back. */
 void *sli_huge_pages_alloc(size_t bytes);
 
+/* Makes all of such a block zero, without touching more pages than it must: the system gives others
+ * as zeros when they are touched. */
+void sli_huge_pages_clear(void *block, size_t bytes);
+
 /* "1.25 GiB", "3.50 MiB": the amount for an error's text. Returns `text`. */
 enum { SLI_BYTES_TEXT_SIZE = 24 };
 const char *sli_bytes_text(int64_t bytes, char text[SLI_BYTES_TEXT_SIZE]);

@@ -146,18 +146,39 @@ sl_status sli_device_out_of_memory(sl_device *device, const char *what, size_t b
                          bytes, what, holds, device->usable_bytes, left);
 }
 
-sl_status sli_device_allocate(sl_device *device, sl_memory_category category, size_t bytes,
-                              void **out)
+static sl_status allocate(sl_device *device, sl_memory_category category, size_t bytes,
+                          sl_status (*slot)(sl_device *device, size_t bytes, void **out),
+                          void **out)
 {
     *out = NULL;
     if (bytes == 0)
         return SL_OK;
-    sl_status status = device->ops->allocate(device, bytes, out);
+    sl_status status = slot(device, bytes, out);
     if (status == SL_ERR_MEMORY)
         return sli_device_out_of_memory(device, sl_memory_category_name(category), bytes);
     SL_TRY(status);
     account_more(device, category, bytes);
     return SL_OK;
+}
+
+sl_status sli_device_allocate(sl_device *device, sl_memory_category category, size_t bytes,
+                              void **out)
+{
+    return allocate(device, category, bytes, device->ops->allocate, out);
+}
+
+sl_status sli_device_allocate_zero(sl_device *device, sl_memory_category category, size_t bytes,
+                                   void **out)
+{
+    if (device->ops->allocate_zero)
+        return allocate(device, category, bytes, device->ops->allocate_zero, out);
+    SL_TRY(sli_device_allocate(device, category, bytes, out));
+    sl_status status = sli_device_zero(device, *out, bytes);
+    if (status != SL_OK) {
+        sli_device_release(device, category, *out, bytes);
+        *out = NULL;
+    }
+    return status;
 }
 
 void sli_device_release(sl_device *device, sl_memory_category category, void *memory, size_t bytes)

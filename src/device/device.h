@@ -407,6 +407,9 @@ sl_status sli_device_initialize(sl_device *device, const sli_init *init, uint64_
 /* Memory that is counted under a category. `*out` is NULL for 0 bytes. */
 sl_status sli_device_allocate(sl_device *device, sl_memory_category category, size_t bytes,
                               void **out);
+/* The same, with zeros as its content. */
+sl_status sli_device_allocate_zero(sl_device *device, sl_memory_category category, size_t bytes,
+                                   void **out);
 void sli_device_release(sl_device *device, sl_memory_category category, void *memory, size_t bytes);
 
 /* Gives the memory that the device has cached back to the system: after work of other sizes than

@@ -22,6 +22,8 @@ typedef struct sli_device_ops {
     /* 64-byte aligned memory, from the device's cache or the system, with undefined content. When
      * there is none, SL_ERR_MEMORY; the caller words that error. */
     sl_status (*allocate)(sl_device *device, size_t bytes, void **out);
+    /* (optional: allocate, then zero) The same with zeros as its content. */
+    sl_status (*allocate_zero)(sl_device *device, size_t bytes, void **out);
     void (*release)(sl_device *device, void *memory, size_t bytes);
     /* (optional: as release) Releases memory that was never touched, and touches it no more. */
     void (*discard)(sl_device *device, void *memory, size_t bytes);

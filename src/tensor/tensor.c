@@ -96,7 +96,7 @@ static sl_status check_shape(const char *who, const sl_shape *shape)
 }
 
 static sl_status storage_create(sl_device *device, sl_memory_category category, size_t bytes,
-                                storage **out)
+                                bool is_zero, storage **out)
 {
     storage *created = malloc(sizeof *created);
     if (!created)
@@ -104,7 +104,8 @@ static sl_status storage_create(sl_device *device, sl_memory_category category, 
     *created = (storage){.device = device, .counted = device, .category = category, .bytes = bytes};
     atomic_init(&created->is_delivered, false);
     atomic_init(&created->handles, 0);
-    sl_status status = sli_device_allocate(device, category, bytes, &created->memory);
+    sl_status status = (is_zero ? sli_device_allocate_zero
+                                : sli_device_allocate)(device, category, bytes, &created->memory);
     if (status != SL_OK) {
         free(created);
         return status;
@@ -151,28 +152,30 @@ void sli_tensor_map(sl_tensor *tensor, sli_file_map *map, void *memory)
     sli_file_map_release(&before);
 }
 
-sl_status sl_tensor_create(sl_device *device, sl_memory_category category, sl_dtype dtype,
-                           const sl_shape *shape, sl_tensor **out)
+static sl_status create(sl_device *device, sl_memory_category category, sl_dtype dtype,
+                        const sl_shape *shape, bool is_zero, sl_tensor **out)
 {
     *out = NULL;
     SL_TRY(check_shape("sl_tensor_create", shape));
     size_t bytes = (size_t)sl_shape_count(shape) * sl_dtype_bytes(dtype);
     storage *on = NULL;
-    SL_TRY(storage_create(device, category, bytes, &on));
+    SL_TRY(storage_create(device, category, bytes, is_zero, &on));
     sl_status status = handle_create(on, device, 0, dtype, shape, out);
     if (status != SL_OK)
         storage_free(on);
     return status;
 }
 
+sl_status sl_tensor_create(sl_device *device, sl_memory_category category, sl_dtype dtype,
+                           const sl_shape *shape, sl_tensor **out)
+{
+    return create(device, category, dtype, shape, false, out);
+}
+
 sl_status sl_tensor_create_zero(sl_device *device, sl_memory_category category, sl_dtype dtype,
                                 const sl_shape *shape, sl_tensor **out)
 {
-    SL_TRY(sl_tensor_create(device, category, dtype, shape, out));
-    sl_status status = sli_tensor_zero(*out);
-    if (status != SL_OK)
-        sl_tensor_destroy(out);
-    return status;
+    return create(device, category, dtype, shape, true, out);
 }
 
 sl_status sl_tensor_alias(const sl_tensor *tensor, sl_tensor **out)

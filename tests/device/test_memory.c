@@ -65,6 +65,38 @@ static void accounts_count_bytes_by_category_with_peaks(void **state)
     assert_null(device);
 }
 
+static size_t resident_pages(void)
+{
+    unsigned long all, resident;
+    FILE *file = fopen("/proc/self/statm", "r");
+    assert_non_null(file);
+    assert_int_equal(fscanf(file, "%lu %lu", &all, &resident), 2);
+    fclose(file);
+    return resident;
+}
+
+/* Also in blocks that others have written; those of a large one that are not touched take no
+ * memory. */
+static void memory_can_come_as_zeros(void **state)
+{
+    static const size_t sizes[] = {1, 100, 5000, (3 << 20) + 77, 64 << 20};
+    SCOPED(sl_device) *device = create();
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        unsigned char *memory = allocate(device, SL_MEMORY_OPTIMIZER, sizes[i]);
+        memset(memory, 0xAB, sizes[i]);
+        sli_device_release(device, SL_MEMORY_OPTIMIZER, memory, sizes[i]);
+        size_t before = resident_pages();
+        void *zeros;
+        check_ok(sli_device_allocate_zero(device, SL_MEMORY_OPTIMIZER, sizes[i], &zeros));
+        assert_true(resident_pages() <= before + 1024); /* 4 MiB */
+        for (size_t k = 0; k < sizes[i]; k++)
+            if (((unsigned char *)zeros)[k] != 0)
+                fail_msg("byte %zu of %zu is not 0", k, sizes[i]);
+        assert_int_equal(stats_of(device).current_bytes[SL_MEMORY_OPTIMIZER], sizes[i]);
+        sli_device_release(device, SL_MEMORY_OPTIMIZER, zeros, sizes[i]);
+    }
+}
+
 static void nothing_is_allocated_for_zero_bytes(void **state)
 {
     SCOPED(sl_device) *device = create();
@@ -263,6 +295,7 @@ int memory_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(accounts_count_bytes_by_category_with_peaks),
+        cmocka_unit_test(memory_can_come_as_zeros),
         cmocka_unit_test(nothing_is_allocated_for_zero_bytes),
         cmocka_unit_test(every_category_has_its_name),
         cmocka_unit_test(refused_memory_names_the_device_the_bytes_and_what_it_holds),

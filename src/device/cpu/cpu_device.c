@@ -1,5 +1,7 @@
 #include "device/cpu/cpu_device.h"
 
+#include "core/memory.h"
+
 #include "core/environment.h"
 #include "device/cores.h"
 
@@ -91,6 +93,13 @@ static sl_status allocate_bytes(sl_device *device, size_t bytes, void **out)
     return *out ? SL_OK : SL_ERR_MEMORY;
 }
 
+static sl_status allocate_zero_bytes(sl_device *device, size_t bytes, void **out)
+{
+    SL_TRY(allocate_bytes(device, bytes, out));
+    sli_huge_pages_clear(*out, bytes);
+    return SL_OK;
+}
+
 static void release_bytes(sl_device *device, void *memory, size_t bytes)
 {
     sli_memory_cache_release(sli_cpu(device)->memory, memory, bytes);
@@ -115,6 +124,7 @@ static void bind_thread(sl_device *device)
 static const sli_device_ops ops = {
     .destroy = destroy_cpu,
     .allocate = allocate_bytes,
+    .allocate_zero = allocate_zero_bytes,
     .release = release_bytes,
     .discard = discard_bytes,
     .empty_cache = empty_cache,
