@@ -38,3 +38,9 @@ for key in ("tokens", "token_type", "merges", "bos_token_id", "eos_token_id", "m
 assert "tokenizer.chat_template" in made.fields
 assert {tensor.name for tensor in made.tensors} == {tensor.name for tensor in first.tensors}
 END
+
+# llama.cpp opens them.
+status=0
+"$python" -B "$source/tests/models/opened_by_llama_cpp.py" "$program" "$models" "$scratch/model" >out 2>err || status=$?
+[ $status = 77 ] || [ $status = 0 ] || fail "llama.cpp: status $status"
+[ $status = 0 ] || echo "no Python with cyllama: no llama.cpp"
