@@ -181,7 +181,7 @@ void sl_pipe_destroy(sl_pipe **pipe);
  * ranks call different functions.
  *
  * In a group, N, `step`, `first_sample` and `same_weights` are those of the first stage's rank, and
- * `weight` that of the last stage's; `evaluation` must be the same on all. */
+ * `weight` and `last_position` those of the last stage's; `evaluation` must be the same on all. */
 typedef struct sl_pipe_batch {
     const sl_tensor *input; /* [N, …], N at least 1; borrowed; read where the first stage is */
     const sl_input *inputs; /* [input_count] further ones, borrowed, for every rank's stages. One
@@ -196,6 +196,9 @@ typedef struct sl_pipe_batch {
     bool same_weights;        /* the caller promises that no parameter has changed since the pipe's
                                  last successful call. Values are then not converted to bf16 again,
                                  and tied values are not sent to other processes again */
+    bool last_position;       /* (sl_pipe_forward alone) the output of [N, T, …] is that of each
+                                 row's last position, [N, 1, …]. A linear layer that ends the model
+                                 runs for these alone */
     double *row_losses;       /* (optional, with a loss) [N] set to the sum of each row's terms,
                                  without the weight, or NaN where the loss does not give equally
                                  many numbers for each row; in a group on all ranks or on none */

@@ -93,6 +93,42 @@ static void output_is_the_unpiped_models_in_order(void **state)
         }
 }
 
+/* Also where the model's last module is none that runs for these alone. */
+static void last_position_is_that_of_all(void **state)
+{
+    enum { ROWS = 5, TIME = 4 };
+    sl_shape in = sl_shape_3d(ROWS, TIME, FEATURES), one = sl_shape_3d(ROWS, 1, CLASSES);
+    for (int stages = 1; stages <= 4; stages++)
+        for (int linear = 0; linear < 2; linear++) {
+            SCOPED(sl_device) *device = new_device(1);
+            SCOPED(sl_tensor) *input = random_tensor(device, &in, 11);
+            sl_module *model = perceptron(0), *relu;
+            check_ok(sl_activation_create(SL_ACTIVATION_RELU, &relu));
+            if (linear)
+                sl_module_destroy(&relu);
+            else
+                check_ok(sl_sequential_append(&model, SL_OK, &relu));
+            SCOPED(test_pipe) piped =
+                open_pipe(model, new_mse_loss(), (sl_pipe_options){.stages = stages, .chunks = 3},
+                          stages, 1);
+            SCOPED(sl_tensor) *all = NULL, *last = NULL;
+            sl_pipe_batch batch = {.input = input};
+            check_ok(sl_pipe_forward(piped.pipe, &batch, &all));
+            batch.last_position = true;
+            check_ok(sl_pipe_forward(piped.pipe, &batch, &last));
+            assert_true(sl_shape_equal(sl_tensor_shape(last), &one));
+            for (int n = 0; n < ROWS; n++)
+                check_close(sl_tensor_f32(last) + (ptrdiff_t)n * CLASSES,
+                            sl_tensor_f32(all) + (ptrdiff_t)((n + 1) * TIME - 1) * CLASSES, CLASSES,
+                            2e-6);
+            double sum;
+            int64_t terms;
+            batch.targets = input;
+            check_error(sl_pipe_evaluate(piped.pipe, &batch, &sum, &terms), SL_ERR_INVALID,
+                        "the last position alone is for sl_pipe_forward");
+        }
+}
+
 /* Gives, in each row, the sum of the rows of the input "x" that its micro-batch has. */
 static sl_status reader_forward(sl_module *module, sl_pass *pass, const sl_tensor *in,
                                 sl_tensor **out)
@@ -432,6 +468,7 @@ int pipe_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(output_is_the_unpiped_models_in_order),
+        cmocka_unit_test(last_position_is_that_of_all),
         cmocka_unit_test(further_inputs_are_cut_as_the_first_one),
         cmocka_unit_test(further_inputs_that_do_not_fit_are_refused),
         cmocka_unit_test(pipe_without_a_loss_runs_forward_only),

@@ -320,6 +320,31 @@ static void logits_of_a_batch_are_never_held_at_once(void **state)
     assert_true(after.peak_total_bytes - before.current_total_bytes < logits / 2);
 }
 
+static void logits_of_the_last_position_are_computed_alone(void **state)
+{
+    enum { VOCABULARY = 3000 };
+    sl_module *model;
+    check_ok(sl_transformer_lm_create(&(sl_model_options){.ntokens = VOCABULARY,
+                                                          .emsize = 8,
+                                                          .nhid = 8,
+                                                          .nlayers = 1,
+                                                          .nhead = 1},
+                                      &model));
+    SCOPED(test_pipe) piped =
+        open_pipe(model, NULL, (sl_pipe_options){.stages = 1, .inference = true}, 1, 1);
+    int32_t values[TOKENS] = {0};
+    sl_shape shape = sl_shape_2d(1, TOKENS);
+    SCOPED(sl_tensor) *ids = integer_tensor(piped.devices[0], &shape, values), *logits = NULL;
+    sl_memory_stats before, after;
+    sl_device_memory(piped.devices[0], &before);
+    sl_device_reset_peak(piped.devices[0]);
+    check_ok(sl_pipe_forward(piped.pipe, &(sl_pipe_batch){.input = ids, .last_position = true},
+                             &logits));
+    sl_device_memory(piped.devices[0], &after);
+    assert_true(after.peak_total_bytes - before.current_total_bytes <
+                TOKENS * VOCABULARY * sizeof(float) / 2);
+}
+
 int pipe_memory_tests(void)
 {
     const struct CMUnitTest tests[] = {
@@ -328,6 +353,7 @@ int pipe_memory_tests(void)
         cmocka_unit_test(recomputing_and_1f1b_need_less_than_never_and_gpipe),
         cmocka_unit_test(evaluation_keeps_nothing_but_what_is_on_its_way),
         cmocka_unit_test(logits_of_a_batch_are_never_held_at_once),
+        cmocka_unit_test(logits_of_the_last_position_are_computed_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -120,6 +120,8 @@ sl_status sli_pipe_check_batch(const char *who, const sl_pipe *pipe, const sl_pi
                         sl_shape_text(sl_tensor_shape(batch->input), text));
     if (batch->caches)
         SL_TRY(check_caches(who, pipe, batch, has_loss));
+    if (batch->last_position && has_loss)
+        return sl_error(SL_ERR_INVALID, "%s: the last position alone is for sl_pipe_forward", who);
     if (batch->lengths && !has_loss)
         return sl_error(SL_ERR_INVALID, "%s: lengths of rows are for a batch with a loss", who);
     return sli_inputs_check(who, batch->inputs, batch->input_count);
@@ -282,6 +284,7 @@ static sl_status prepare_step(sl_pipe *pipe, const sl_pipe_batch *batch, sli_ste
     step->seed = pipe->seed;
     step->step = batch->step;
     step->same_weights = batch->same_weights;
+    step->last_position = batch->last_position;
     step->slices = 1;
     if (pipe->slices > 1 && step->backward && step->training && step->rows > 0)
         status = sli_pipe_choose_slices(pipe, batch, step);

@@ -14,6 +14,7 @@
  * (what backward needs, modules have put on the pass), the pass when its last module has gone
  * backward. */
 #include "parallel/pipe/stage.h"
+#include "nn/layers.h"
 #include "nn/loss.h"
 #include "parallel/pipe/micro_batch.h"
 #include "parallel/pipe/pipe_head.h"
@@ -33,13 +34,25 @@ static int own_modules(const sli_stage *stage, const sli_step *step)
     return stage->count - (step->loss && stage->loss_takes_last);
 }
 
-/* Replaces *tensor by what the modules make of it; NULL on an error. */
-static sl_status run_forward(const sli_stage *stage, sl_pass *pass, int count, sl_tensor **tensor)
+/* Replaces *tensor [N, T, …] by the last position of each row. */
+static sl_status keep_last_position(sl_tensor **tensor)
+{
+    const sl_shape *shape = sl_tensor_shape(*tensor);
+    return sli_tensor_trim(tensor, shape->dims > 1 ? shape->size[1] - 1 : 0, 1);
+}
+
+/* Replaces *tensor by what the modules make of it; NULL on an error. `trims`: of the last position
+ * of each row alone, before a module whose output at a position depends on that one's input alone,
+ * or at the end. */
+static sl_status run_forward(const sli_stage *stage, sl_pass *pass, int count, bool trims,
+                             sl_tensor **tensor)
 {
     bool keep = pass->options.keep;
     for (int i = 0; i < count; i++) {
         sl_module *module = sl_module_child(stage->model, stage->first + i);
         sl_tensor *out;
+        if (trims && i == count - 1 && sli_module_as_linear(module))
+            SL_TRY(keep_last_position(tensor));
         pass->options.keep = keep && i >= stage->frozen_count;
         sl_status status = sl_module_forward(module, pass, *tensor, &out);
         pass->options.keep = keep;
@@ -47,7 +60,7 @@ static sl_status run_forward(const sli_stage *stage, sl_pass *pass, int count, s
         *tensor = out;
         SL_TRY(status);
     }
-    return SL_OK;
+    return trims ? keep_last_position(tensor) : SL_OK;
 }
 
 /* Replaces the gradient of the output by that of the input; NULL at the stage where backward ends,
@@ -143,7 +156,8 @@ static sl_status forward_pass(sli_stage *stage, const sli_step *step, int micro,
     SLI_TRY_OR_FAIL(sli_stage_begin_slice(stage, step, micro, pass));
     SLI_TRY_OR_FAIL(give_inputs(stage, step, micro, pass));
     SLI_TRY_OR_FAIL(sli_stage_give_skips(stage, micro, pass, step->backward && !keep));
-    SLI_TRY_OR_FAIL(run_forward(stage, pass, own_modules(stage, step), tensor));
+    SLI_TRY_OR_FAIL(run_forward(stage, pass, own_modules(stage, step),
+                                step->last_position && stage->is_last, tensor));
     SLI_TRY_OR_FAIL(sli_stage_take_skips(stage, micro, pass));
     if (keep)
         stage->records[micro].pass = pass;

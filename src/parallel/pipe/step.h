@@ -70,6 +70,7 @@ typedef struct sli_step {
     bool backward;           /* the table goes backward */
     bool training;           /* modules are in training mode: dropout is on */
     bool same_weights;       /* as the batch says */
+    bool last_position;      /* the same */
     sl_loss *loss;           /* NULL: the outputs are wanted */
     double scale;            /* of gradients: weight / terms of the whole batch */
     double *row_losses;      /* of the whole batch, in its order; NULL without a loss */

@@ -229,6 +229,7 @@ static sl_status run_rows(writer *self, written *const *places, sl_cache *const 
                           const int32_t *ids, int64_t rows, int64_t length)
 {
     const sl_pipe_batch batch = {.same_weights = self->same_weights,
+                                 .last_position = true,
                                  .caches = caches[0] ? caches : NULL};
     int64_t ntokens;
     float *logits;
