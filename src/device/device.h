@@ -242,7 +242,10 @@ typedef struct sli_rotary {
  * Then qkv has `room` positions for each sample, of which the first `positions` count; the dropout
  * has rows and columns for all of them. With log_sum_exp or dropout a device must take slices. qkv
  * and out may both be bf16 where all queries and positions count, `bf16` is true, and heads have a
- * multiple of SLI_BF16_HEAD columns. qkv alone may be bf16 in evaluation. */
+ * multiple of SLI_BF16_HEAD columns.
+ * Where a device takes keys, `kv` [samples, room, 2 key_heads, head_width] may have those of all
+ * positions, the heads of k before those of v. Then qkv [samples, positions - first_query, …] has
+ * the queries' rows alone, of which k and v are not read. */
 enum { SLI_BF16_HEAD = 8 };
 
 typedef struct sli_attention {
@@ -252,6 +255,7 @@ typedef struct sli_attention {
     bool causal;
     bool bf16, tf32; /* not both */
     const float *qkv;
+    const float *kv; /* NULL: they are in qkv */
     const uint16_t *qkv_bf16;
     sli_dropout dropout;
     float *out;
@@ -388,6 +392,8 @@ sl_status sli_device_attention(sl_device *device, const sli_attention *arguments
 sl_status sli_device_attention_backward(sl_device *device, const sli_attention_backward *arguments);
 /* Whether attention and its gradient may begin at a later query, with all that training needs. */
 bool sli_device_takes_slices(const sl_device *device);
+/* Whether attention may have keys and values apart from queries (sli_attention.kv). */
+bool sli_device_takes_keys(const sl_device *device);
 sl_status sli_device_cross_entropy(sl_device *device, const sli_cross_entropy *arguments);
 sl_status sli_device_convert(sl_device *device, const sli_convert *arguments);
 sl_status sli_device_sgd(sl_device *device, const sli_sgd *arguments);

@@ -75,8 +75,8 @@ typedef struct sli_device_ops {
     /* key_heads is at least 1, here and in the next two. */
     sl_status (*rotary)(sl_device *device, const sli_rotary *arguments);
     sl_status (*attention)(sl_device *device, const sli_attention *arguments);
-    /* (optional: `attention` of all queries, a sample at a time) With first_query or room; the slot
-     * `attention` has neither. */
+    /* (optional: `attention` of all queries, a sample at a time, and the device takes no keys) With
+     * first_query, room or kv; the slot `attention` has none of them. */
     sl_status (*attention_from)(sl_device *device, const sli_attention *arguments);
     sl_status (*attention_backward)(sl_device *device, const sli_attention_backward *arguments);
     /* (optional: the device takes no slices) With first_query, room or `adds`. Then attention_from

@@ -469,6 +469,11 @@ bool sli_device_takes_slices(const sl_device *device)
     return device->ops->attention_backward_from != NULL;
 }
 
+bool sli_device_takes_keys(const sl_device *device)
+{
+    return device->ops->attention_from != NULL;
+}
+
 sl_status sli_device_attention(sl_device *device, const sli_attention *a)
 {
     call c = {device, "attention", SL_OK};
@@ -476,18 +481,14 @@ sl_status sli_device_attention(sl_device *device, const sli_attention *a)
     if (!check_heads(&c, a->samples, a->positions, a->heads, a->head_width, &a->dropout))
         return c.status;
     check_key_heads(&c, a->heads, &from.key_heads);
-    bool is_narrow = a->qkv_bf16 && !a->qkv && a->out && !a->out_bf16;
-    if (!is_narrow) {
-        check_matrix(&c, "qkv", a->qkv, a->qkv_bf16);
-        check_matrix(&c, "out", a->out, a->out_bf16);
-    }
-    bool is_whole = check_range(&c, a->first_query, a->positions, &from.room) && !is_narrow;
-    if (!is_narrow)
-        check_bf16_heads(&c, a->qkv_bf16, a->out_bf16, is_whole && a->bf16, a->head_width);
-    bool takes_slices = sli_device_takes_slices(device) && !is_narrow;
-    if (!is_whole && (a->log_sum_exp || a->dropout.p > 0) && !takes_slices)
-        refuse_arguments(&c, "all queries, dense samples and one type where log_sum_exp or dropout "
-                             "is given");
+    check_matrix(&c, "qkv", a->qkv, a->qkv_bf16);
+    check_matrix(&c, "out", a->out, a->out_bf16);
+    bool is_whole = check_range(&c, a->first_query, a->positions, &from.room) && !a->kv;
+    check_bf16_heads(&c, a->qkv_bf16, a->out_bf16, is_whole && a->bf16, a->head_width);
+    if (a->kv && !sli_device_takes_keys(device))
+        refuse_arguments(&c, "keys and values in qkv");
+    if (!is_whole && (a->log_sum_exp || a->dropout.p > 0) && !sli_device_takes_slices(device))
+        refuse_arguments(&c, "all queries and dense samples where log_sum_exp or dropout is given");
     SL_TRY(c.status);
     if (is_whole)
         return device->ops->attention(device, &from);

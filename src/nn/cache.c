@@ -127,17 +127,15 @@ sl_status sl_pass_cache_tensor(const sl_pass *pass, const sl_module *module, con
     return find_tensor(pass, module, in, row, width, SL_F32, out);
 }
 
-/* Stores what a module has of the positions of the pass's row, in f32 [N, T, width], behind the
- * earlier ones of `all`, its tensor in the row's cache. */
-static sl_status store(const sl_pass *pass, const sl_tensor *in, int64_t row, const sl_tensor *all)
+/* Copies `count` elements from place `first` of `in`, f32, to place `place` of `all`. */
+static sl_status store_elements(const sl_tensor *in, int64_t first, int64_t count,
+                                const sl_tensor *all, int64_t place)
 {
-    const sl_shape *shape = sl_tensor_shape(in);
-    int64_t time = shape->size[1], width = shape->size[2];
-    sl_shape rows = sl_shape_2d(time, width);
+    sl_shape shape = sl_shape_1d(count);
     sl_tensor *source = NULL, *target = NULL;
     sl_status status;
-    SLI_TRY_OR_FAIL(sl_tensor_view(in, row * time * width, &rows, &source));
-    SLI_TRY_OR_FAIL(sl_tensor_view(all, sl_pass_position(pass, row) * width, &rows, &target));
+    SLI_TRY_OR_FAIL(sl_tensor_view(in, first, &shape, &source));
+    SLI_TRY_OR_FAIL(sl_tensor_view(all, place, &shape, &target));
     status = sl_tensor_dtype(all) == sl_tensor_dtype(in) ? sl_tensor_copy(target, source)
                                                          : sli_tensor_convert(source, target);
 
@@ -147,24 +145,56 @@ fail:
     return status;
 }
 
+/* Stores the last columns that a module has of the positions of the pass's row, in f32 [N, T,
+ * width], behind the earlier positions of `all`, its tensor in the row's cache. */
+static sl_status store(const sl_pass *pass, const sl_tensor *in, int64_t row, const sl_tensor *all)
+{
+    const sl_shape *shape = sl_tensor_shape(in);
+    int64_t time = shape->size[1], width = shape->size[2], kept = sl_tensor_shape(all)->size[1];
+    int64_t each = kept == width ? time : 1; /* positions that lie together in both */
+    for (int64_t t = 0; t < time; t += each)
+        SL_TRY(store_elements(in, (row * time + t) * width + width - kept, each * kept, all,
+                              (sl_pass_position(pass, row) + t) * kept));
+    return SL_OK;
+}
+
+/* The first `positions` of `all` in f32: *out, or an alias. */
+static sl_status widen(const sl_tensor *all, int64_t positions, sl_tensor **out)
+{
+    sl_shape shape = sl_shape_2d(positions, sl_tensor_shape(all)->size[1]);
+    sl_tensor *narrow;
+    if (sl_tensor_dtype(all) == SL_F32)
+        return sl_tensor_alias(all, out);
+    SL_TRY(sl_tensor_view(all, 0, &shape, &narrow));
+    sl_status status = sli_tensor_as(narrow, SL_F32, SL_MEMORY_WORKSPACE, out);
+    sl_tensor_destroy(&narrow);
+    return status;
+}
+
 static sl_status attend_in_cache(const sl_pass *pass, const sl_module *module,
                                  const sli_attention *heads, sl_dtype dtype, const sl_tensor *qkv,
                                  int64_t row, sl_tensor *attended)
 {
     const sl_shape *shape = sl_tensor_shape(qkv);
     int64_t time = shape->size[1], earlier = sl_pass_position(pass, row);
+    bool has_keys_alone = sli_device_takes_keys(pass->options.device);
+    int64_t columns = has_keys_alone ? 2 * heads->key_heads * heads->head_width : shape->size[2];
     sli_attention own = *heads;
-    sl_tensor *all;
-    SL_TRY(find_tensor(pass, module, qkv, row, shape->size[2], dtype, &all));
+    sl_tensor *all, *wide;
+    SL_TRY(find_tensor(pass, module, qkv, row, columns, dtype, &all));
     SL_TRY(store(pass, qkv, row, all));
+    SL_TRY(widen(all, earlier + time, &wide));
     own.samples = 1;
     own.positions = earlier + time;
     own.first_query = earlier;
-    own.room = sl_tensor_shape(all)->size[0];
-    own.qkv = sli_tensor_if_f32(all);
-    own.qkv_bf16 = sli_tensor_if_bf16(all);
+    own.room = sl_tensor_shape(wide)->size[0];
+    own.qkv =
+        has_keys_alone ? sl_tensor_f32(qkv) + row * time * shape->size[2] : sl_tensor_f32(wide);
+    own.kv = has_keys_alone ? sl_tensor_f32(wide) : NULL;
     own.out = sl_tensor_f32(attended) + row * time * heads->heads * heads->head_width;
-    return sli_device_attention(pass->options.device, &own);
+    sl_status status = sli_device_attention(pass->options.device, &own);
+    sl_tensor_destroy(&wide);
+    return status;
 }
 
 sl_status sli_attend_in_caches(const sl_pass *pass, const sl_module *module,

@@ -258,7 +258,8 @@ sl_status sli_embed_backward(const sl_pass *pass, const sli_embedding_backward *
 /* ---- Caches (cache.c) -------------------------------------------------------------------- */
 
 /* The attention of each row's positions, f32 [N, T, …] in `qkv`, to those in its cache, which has
- * theirs afterwards, in `dtype` (f32 or bf16). `heads` has what all rows have in common. Errors:
+ * their keys and values afterwards, in `dtype` (f32 or bf16); and their queries, where the device
+ * takes no keys (sli_device_takes_keys). `heads` has what all rows have in common. Errors:
  * those of sl_pass_cache_tensor, and the device's. */
 sl_status sli_attend_in_caches(const sl_pass *pass, const sl_module *module,
                                const sli_attention *heads, sl_dtype dtype, const sl_tensor *qkv,

@@ -1,5 +1,4 @@
 /* Attention of later queries alone, and of thousands of positions. */
-#include "core/bf16.h"
 #include "device/cases.h"
 #include "support/check.h"
 
@@ -43,21 +42,53 @@ static void attend(sl_device *device, sli_attention a, const float *qkv, int64_t
     from_device(device, to, out);
 }
 
-/* The same with qkv in bf16, whose values it has. */
-static void attend_narrow(sl_device *device, sli_attention a, const float *qkv, int64_t qkv_count,
-                          float *out, int64_t out_count)
+/* Of qkv [samples, room, row]: the last `columns` of each row, and the rows from `first` to
+ * `positions` - 1 of each sample. */
+static void take_apart(const sli_attention *a, const float *qkv, int64_t row, int64_t columns,
+                       float *queries, float *kv)
 {
-    device_array in = to_device(device, qkv, qkv_count), to = to_device(device, NULL, out_count);
-    device_array narrow = to_device(device, NULL, (qkv_count + 1) / 2);
-    check_ok(sli_device_convert(
-        device,
-        &(sli_convert){.count = qkv_count, .to_bf16 = true, .from = in.at, .to = narrow.at}));
-    a.qkv_bf16 = (const uint16_t *)narrow.at;
+    int64_t count = a->positions - a->first_query;
+    for (int64_t s = 0; s < a->samples; s++) {
+        const float *sample = qkv + s * a->room * row;
+        memcpy(queries + s * count * row, sample + a->first_query * row,
+               (size_t)(count * row) * sizeof *queries);
+        for (int64_t t = 0; t < a->room; t++)
+            memcpy(kv + (s * a->room + t) * columns, sample + (t + 1) * row - columns,
+                   (size_t)columns * sizeof *kv);
+    }
+}
+
+/* The same with keys and values apart from the queries' rows, where the device takes them. */
+static void check_keys_apart(sl_device *device, sli_attention a, const float *qkv,
+                             const float *expected)
+{
+    int64_t columns = 2 * a.key_heads * a.head_width, width = a.heads * a.head_width;
+    int64_t row = width + columns, queries = a.samples * (a.positions - a.first_query);
+    float *rows = malloc((size_t)(queries * row) * sizeof *rows);
+    float *kv = malloc((size_t)(a.samples * a.room * columns) * sizeof *kv);
+    float *out = malloc((size_t)(queries * width) * sizeof *out);
+    assert_true(rows && kv && out);
+    take_apart(&a, qkv, row, columns, rows, kv);
+    device_array in = to_device(device, rows, queries * row);
+    device_array keys = to_device(device, kv, a.samples * a.room * columns);
+    device_array to = to_device(device, NULL, queries * width);
+    a.qkv = in.at;
+    a.kv = keys.at;
     a.out = to.at;
-    check_ok(sli_device_attention(device, &a));
+    if (sli_device_takes_keys(device)) {
+        check_ok(sli_device_attention(device, &a));
+        check_ok(sli_device_read(device, out, to.at, to.bytes));
+        for (int64_t i = 0; i < queries * width; i++)
+            assert_float_equal(out[i], expected[i], 2e-6);
+    } else {
+        check_error(sli_device_attention(device, &a), SL_ERR_INVALID, "keys and values in qkv");
+    }
     from_device(device, in, NULL);
-    from_device(device, narrow, NULL);
-    from_device(device, to, out);
+    from_device(device, keys, NULL);
+    from_device(device, to, NULL);
+    free(rows);
+    free(kv);
+    free(out);
 }
 
 /* With room behind the positions of each sample. */
@@ -69,11 +100,10 @@ static void check_later_queries(sl_device *device, int64_t key_heads, int64_t po
     int64_t room = positions + MORE, queries = positions - first, count = SAMPLES * room * row;
     float *qkv = malloc((size_t)count * sizeof *qkv), *dense = malloc((size_t)count * sizeof *qkv);
     float *all = malloc((size_t)count * sizeof *all), *later = malloc((size_t)count * sizeof *all);
-    float *narrow = malloc((size_t)count * sizeof *all);
     random_source random = {.state = 1};
-    assert_true(qkv && dense && all && later && narrow);
+    assert_true(qkv && dense && all && later);
     for (int64_t i = 0; i < count; i++)
-        qkv[i] = sli_f32_from_bf16(sli_bf16_from_f32(random_float(&random)));
+        qkv[i] = random_float(&random);
     for (int64_t s = 0; s < SAMPLES; s++)
         memcpy(dense + s * sample, qkv + s * room * row, (size_t)sample * sizeof *qkv);
     sli_attention a = {.samples = SAMPLES,
@@ -90,14 +120,11 @@ static void check_later_queries(sl_device *device, int64_t key_heads, int64_t po
         for (int64_t i = 0; i < queries * WIDTH; i++)
             assert_float_equal(later[s * queries * WIDTH + i],
                                all[(s * positions + first) * WIDTH + i], 2e-6);
-    attend_narrow(device, a, qkv, count, narrow, SAMPLES * queries * WIDTH);
-    for (int64_t i = 0; i < SAMPLES * queries * WIDTH; i++)
-        assert_float_equal(narrow[i], later[i], 2e-6);
+    check_keys_apart(device, a, qkv, later);
     free(qkv);
     free(dense);
     free(all);
     free(later);
-    free(narrow);
 }
 
 static void later_queries_attend_as_they_do_among_all(void **state)

@@ -166,11 +166,11 @@ static uint64_t bytes_of_cache(sl_precision precision)
     return stats.current_bytes[SL_MEMORY_ACTIVATIONS];
 }
 
-static void cache_of_a_pass_in_bf16_has_half_the_bytes(void **state)
+static void cache_has_keys_and_values_alone_in_the_precision_of_the_pass(void **state)
 {
-    enum { QKV = (HEADS + 2 * KEY_HEADS) * HEAD_WIDTH };
-    assert_int_equal(bytes_of_cache(SL_PRECISION_F32), LAYERS * LENGTH * QKV * 4);
-    assert_int_equal(bytes_of_cache(SL_PRECISION_BF16), LAYERS * LENGTH * QKV * 2);
+    enum { KEPT = 2 * KEY_HEADS * HEAD_WIDTH };
+    assert_int_equal(bytes_of_cache(SL_PRECISION_F32), LAYERS * LENGTH * KEPT * 4);
+    assert_int_equal(bytes_of_cache(SL_PRECISION_BF16), LAYERS * LENGTH * KEPT * 2);
 }
 
 static void what_a_cache_cannot_do_is_refused(void **state)
@@ -203,7 +203,7 @@ int cache_tests(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(text_in_parts_has_the_logits_of_the_whole),
         cmocka_unit_test(decoder_in_parts_has_the_logits_of_the_whole),
-        cmocka_unit_test(cache_of_a_pass_in_bf16_has_half_the_bytes),
+        cmocka_unit_test(cache_has_keys_and_values_alone_in_the_precision_of_the_pass),
         cmocka_unit_test(what_a_cache_cannot_do_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -2,9 +2,10 @@
  *
  * A task works on blocks of BLOCK queries, so that its score matrices are BLOCK x positions: the
  * memory grows with the length, not with its square. With the causal mask a block looks only at the
- * keys up to its last query. q, k and v stay where the projection put them: their rows are
- * (heads + 2 key_heads) * head_width apart. Where one block is all, a head's matrices are so small
- * that own kernels multiply them (small_product); they skip what the causal mask makes zero.
+ * keys up to its last query. q, k and v stay where they are: the rows of qkv are
+ * (heads + 2 key_heads) * head_width apart, those of kv 2 key_heads * head_width. Where one block
+ * is all, a head's matrices are so small that own kernels multiply them (small_product); they skip
+ * what the causal mask makes zero.
  *
  * Backward, with P = softmax(S), M the dropout multipliers, O = (P M) V and a gradient dO:
  *   dV = (P M)^T dO,  d(P M) = dO V^T,  dS = P (M d(P M) - D),  dQ = dS K,  dK = dS^T Q
@@ -23,8 +24,7 @@ typedef struct attention_job {
     int64_t positions, heads, key_heads, head_width;
     int64_t first_query, room;
     bool causal, adds;
-    const float *qkv, *out, *grad_out;
-    const uint16_t *qkv_bf16; /* NULL, or in place of qkv */
+    const float *qkv, *kv, *out, *grad_out; /* kv: NULL where k and v are in qkv */
     const sli_dropout *dropout;
     float *to; /* out, or grad_qkv */
     float *log_sum_exp;
@@ -36,12 +36,12 @@ typedef struct attention_job {
 
 /* One sample's head: where its matrices are. */
 typedef struct head {
-    const float *q, *k, *v;   /* q from the first query on */
-    int64_t ld, out_ld;       /* row distances of q, k, v and of out */
-    int64_t q_at, k_at, v_at; /* offsets of the first elements in qkv */
-    int64_t out_at;           /* and in out */
-    int64_t dropout_row;      /* of position 0 */
-    int64_t lse_at;           /* of the first query in log_sum_exp */
+    const float *q, *k, *v;    /* q from the first query on */
+    int64_t ld, kv_ld, out_ld; /* row distances of q, of k and v, and of out */
+    int64_t q_at, k_at, v_at;  /* offsets of the first elements in qkv, of position 0 */
+    int64_t out_at;            /* and in out */
+    int64_t dropout_row;       /* of position 0 */
+    int64_t lse_at;            /* of the first query in log_sum_exp */
 } head;
 
 static head find_head(const attention_job *job, int64_t task)
@@ -51,16 +51,16 @@ static head find_head(const attention_job *job, int64_t task)
     head h = {NULL};
     h.out_ld = job->heads * d;
     h.ld = h.out_ld + 2 * job->key_heads * d;
+    h.kv_ld = job->kv ? 2 * job->key_heads * d : h.ld;
     h.q_at = sample * job->room * h.ld + index * d;
-    h.k_at = sample * job->room * h.ld + h.out_ld + key_index * d;
+    h.k_at = sample * job->room * h.kv_ld + (job->kv ? 0 : h.out_ld) + key_index * d;
     h.v_at = h.k_at + job->key_heads * d;
     int64_t queries = job->positions - job->first_query;
     h.out_at = sample * queries * h.out_ld + index * d;
-    if (job->qkv) {
-        h.q = job->qkv + h.q_at + job->first_query * h.ld;
-        h.k = job->qkv + h.k_at;
-        h.v = job->qkv + h.v_at;
-    }
+    h.q = job->kv ? job->qkv + sample * queries * h.ld + index * d
+                  : job->qkv + h.q_at + job->first_query * h.ld;
+    h.k = (job->kv ? job->kv : job->qkv) + h.k_at;
+    h.v = (job->kv ? job->kv : job->qkv) + h.v_at;
     h.dropout_row = task * job->room;
     h.lse_at = task * queries;
     return h;
@@ -164,7 +164,6 @@ static void multiply_transposed(attention_job *job, const sli_score_block *block
  * needs one block. */
 typedef struct workspace {
     float *scores, *grads, *turned;
-    float *wide; /* of a head in bf16: its keys, values, and queries */
 } workspace;
 
 static int64_t block_floats(const attention_job *job)
@@ -177,31 +176,8 @@ static workspace thread_workspace(const attention_job *job, int thread)
     workspace w;
     w.turned = job->workspace + thread * job->thread_floats;
     w.scores = w.turned + (job->small ? job->head_width * job->positions : 0);
-    w.grads = w.wide = w.scores + block_floats(job);
+    w.grads = w.scores + block_floats(job);
     return w;
-}
-
-/* Rows of a matrix in bf16, dense in `to`. */
-static void widen_rows(const attention_job *job, int64_t at, int64_t ld, int64_t rows, float *to)
-{
-    for (int64_t row = 0; row < rows; row++) {
-        const sli_convert all = {.from_bf16 = true,
-                                 .from = job->qkv_bf16 + at + row * ld,
-                                 .to = to + row * job->head_width};
-        job->kernels->convert(&all, 0, job->head_width);
-    }
-}
-
-static void widen_head(const attention_job *job, float *room, head *h)
-{
-    int64_t queries = job->positions - job->first_query, floats = job->positions * job->head_width;
-    widen_rows(job, h->k_at, h->ld, job->positions, room);
-    widen_rows(job, h->v_at, h->ld, job->positions, room + floats);
-    widen_rows(job, h->q_at + job->first_query * h->ld, h->ld, queries, room + 2 * floats);
-    h->k = room;
-    h->v = room + floats;
-    h->q = room + 2 * floats;
-    h->ld = job->head_width;
 }
 
 static void forward_head(void *argument, int64_t task, int thread)
@@ -209,15 +185,13 @@ static void forward_head(void *argument, int64_t task, int thread)
     attention_job *job = argument;
     head h = find_head(job, task);
     workspace w = thread_workspace(job, thread);
-    if (job->qkv_bf16)
-        widen_head(job, w.wide, &h);
     for (int64_t first = job->first_query; first < job->positions; first += BLOCK) {
         sli_score_block block = score_block(job, &h, first);
         float *out = job->to + h.out_at + (first - job->first_query) * h.out_ld;
         const float *q = h.q + (first - job->first_query) * h.ld;
-        multiply_rows(job, &block, q, h.ld, h.k, h.ld, w.turned, w.scores);
+        multiply_rows(job, &block, q, h.ld, h.k, h.kv_ld, w.turned, w.scores);
         job->kernels->softmax(&block, w.scores);
-        multiply_scores(job, &block, w.scores, h.v, h.ld, out, h.out_ld);
+        multiply_scores(job, &block, w.scores, h.v, h.kv_ld, out, h.out_ld);
     }
 }
 
@@ -267,8 +241,6 @@ static sl_status run_heads(sl_device *device, attention_job *job, int64_t tasks,
     job->thread_floats = matrices * block_floats(job);
     if (job->small)
         job->thread_floats += job->head_width * job->positions;
-    if (job->qkv_bf16)
-        job->thread_floats += (3 * job->positions - job->first_query) * job->head_width;
     size_t bytes = (size_t)(job->thread_floats * device->threads) * sizeof(float);
     void *memory;
     SL_TRY(sli_device_allocate(device, SL_MEMORY_WORKSPACE, bytes, &memory));
@@ -289,7 +261,7 @@ sl_status sli_cpu_attention(sl_device *device, const sli_attention *arguments)
                          .room = arguments->room,
                          .causal = arguments->causal,
                          .qkv = arguments->qkv,
-                         .qkv_bf16 = arguments->qkv_bf16,
+                         .kv = arguments->kv,
                          .dropout = &arguments->dropout,
                          .to = arguments->out,
                          .log_sum_exp = arguments->log_sum_exp};
