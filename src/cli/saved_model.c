@@ -95,6 +95,30 @@ static sl_status open_tokenizer(const sl_train_options *options, cli_saved_model
                     options->tokenizer, sl_vocab_size(model->vocab), model->options.ntokens);
 }
 
+/* Each process makes ids of the prompt by its own tokenizer, and ends a text at its end. */
+static sl_status check_same_tokenizer(const cli_saved_model *model)
+{
+    struct {
+        char checksum[SL_VOCAB_CHECKSUM_BYTES];
+        int32_t end;
+    } own = {.end = -1}, first;
+    enum { WORDS = sizeof own / sizeof(int32_t) };
+    if (!model->group)
+        return SL_OK;
+    if (model->vocab) {
+        SL_TRY(sl_vocab_checksum(model->vocab, own.checksum));
+        own.end = sl_vocab_end(model->vocab);
+    }
+    first = own;
+    SL_TRY(sl_group_broadcast(sl_pipe_group(model->pipe), &first, WORDS, SL_I32, 0, NULL));
+    bool same = strcmp(first.checksum, own.checksum) == 0 && first.end == own.end;
+    return sl_pipe_abort(model->pipe,
+                         same ? SL_OK
+                              : sl_error(SL_ERR_INVALID,
+                                         "this process has another tokenizer than the first one: "
+                                         "all must be started with the same one"));
+}
+
 static void refuse_two_adapters(const sl_train_options *options, const sl_model_options *saved)
 {
     if (options->adapter && saved->lora.adapts)
@@ -131,6 +155,7 @@ sl_status cli_saved_model_load(const sl_train_options *options, cli_model_needs 
     if (options->adapter)
         SL_TRY(sl_adapter_options(options->adapter, &out->options.lora));
     SL_TRY(build_pipe(options, needs.overlapping, out));
+    SL_TRY(check_same_tokenizer(out));
     cli_warn_of_devices(out->pipe, options->devices, options->precision);
     SL_TRY(sl_saved_model_load(out->saved, out->pipe, NULL, NULL));
     return options->adapter ? sl_adapter_load(options->adapter, out->pipe) : SL_OK;

@@ -81,8 +81,8 @@ sl_status sli_manifest_write(const char *path, const json_t *manifest)
 
 sl_status sli_manifest_tokenizer(const sl_vocab *vocab, json_t **out)
 {
-    char checksum[SLI_CHECKSUM_BYTES];
-    SL_TRY(sli_vocab_checksum(vocab, checksum));
+    char checksum[SL_VOCAB_CHECKSUM_BYTES];
+    SL_TRY(sl_vocab_checksum(vocab, checksum));
     *out = json_pack("{ss si si}", "checksum", checksum, "tokens", sl_vocab_size(vocab), "end",
                      sl_vocab_end(vocab));
     return *out ? SL_OK : sli_no_memory("a manifest", "its tokenizer");
@@ -208,10 +208,10 @@ sl_status sli_manifest_remove_files(const json_t *manifest, const char *path)
 static sl_status check_tokenizer(const sli_manifest *manifest, const sl_vocab *vocab,
                                  const char *path)
 {
-    char checksum[SLI_CHECKSUM_BYTES];
+    char checksum[SL_VOCAB_CHECKSUM_BYTES];
     const json_t *made = json_object_get(manifest->json, "tokenizer");
     const char *expected = json_string_value(json_object_get(made, "checksum"));
-    SL_TRY(sli_vocab_checksum(vocab, checksum));
+    SL_TRY(sl_vocab_checksum(vocab, checksum));
     if (expected && strcmp(expected, checksum) == 0)
         return SL_OK;
     return sl_error(SL_ERR_INVALID,

@@ -57,11 +57,6 @@ enum { SLI_UNKNOWN_TOKEN_BYTES = sizeof SLI_UNKNOWN_TOKEN - 1 };
 /* A vocabulary without any token, not even <unk>. Errors: SL_ERR_MEMORY. */
 sl_status sli_vocab_create(sl_vocab **out);
 
-/* The checksum of all that decides the ids of a text, and of no more: a tokenizer has the same in
- * each form that it can be written in. Into text [SLI_CHECKSUM_BYTES]. Errors: SL_ERR_MEMORY.
- * (vocab_identity.c) */
-sl_status sli_vocab_checksum(const sl_vocab *vocab, char *text);
-
 /* ---- Its file (vocab_files.c) ------------------------------------------------------------- */
 
 /* The text of a tokenizer.json, malloc'ed; and the vocabulary of such a text, or of SentencePiece's

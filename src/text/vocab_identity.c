@@ -64,7 +64,7 @@ static sl_status add_bpe(sli_checksum *sum, const sli_bpe *bpe)
     return add_merges(sum, bpe);
 }
 
-sl_status sli_vocab_checksum(const sl_vocab *vocab, char *text)
+sl_status sl_vocab_checksum(const sl_vocab *vocab, char *text)
 {
     sli_checksum *sum;
     SL_TRY(sli_checksum_create(&sum));

@@ -39,6 +39,21 @@ else
     grep -q 'sluice_mpi.so was not found' err || fail "two processes"
 fi
 
+# Another tokenizer of the second process is noticed.
+printf 'the dog ran\n%.0s' {1..99} >other.txt
+runs "$program" data other.txt --vocab other.json
+cat >by_rank <<'EOF'
+#!/bin/bash
+[ "${RANK:-0}" = 0 ] || exec "$@" --tokenizer other.json
+exec "$@"
+EOF
+status=0
+ASAN_OPTIONS=detect_leaks=0 timeout 120 "$program" launch --nproc 2 ./by_rank "$program" generate --init model --prompts prompts \
+    --tokens 20 >out 2>err || status=$?
+[ $status = 1 ] || fail "two tokenizers: status $status"
+grep -qF 'this process has another tokenizer than the first one: all must be started with the same one' err ||
+    grep -q 'sluice_mpi.so was not found' err || fail "two tokenizers: no reason"
+
 # With --json a line is the prompt's with what was added: together they are the text.
 runs "$program" generate --init model --prompts prompts --tokens 20 --seed 3 --json
 grep -v '^$' expected >texts

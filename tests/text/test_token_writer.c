@@ -140,8 +140,8 @@ static void a_tokenizer_has_one_checksum_in_all_its_forms(void **state)
         char *path = scratch_path(*state, "tokenizer.json");
         check_ok(sl_vocab_save(ranks, path));
         check_ok(sl_vocab_open(path, NULL, &json));
-        check_ok(sli_vocab_checksum(ranks, checksum));
-        check_ok(sli_vocab_checksum(json, again));
+        check_ok(sl_vocab_checksum(ranks, checksum));
+        check_ok(sl_vocab_checksum(json, again));
         assert_string_equal(checksum, again);
     }
 }

@@ -109,6 +109,12 @@ sl_token sl_vocab_token(const sl_vocab *vocab, int32_t id);
 int32_t sl_vocab_end(const sl_vocab *vocab);
 bool sl_vocab_is_special(const sl_vocab *vocab, int32_t id); /* a mark of a BPE, not text */
 
+/* The checksum of all that decides the ids of a text, and of no more: a tokenizer has the same in
+ * each form that it can be written in. Into text [SL_VOCAB_CHECKSUM_BYTES], 32 hexadecimal digits.
+ * Errors: SL_ERR_MEMORY. */
+enum { SL_VOCAB_CHECKSUM_BYTES = 33 };
+sl_status sl_vocab_checksum(const sl_vocab *vocab, char *text);
+
 /* Counts tokens and makes a vocabulary of them. */
 typedef struct sl_vocab_builder sl_vocab_builder;
 
