@@ -1,10 +1,11 @@
 /* sluice data: what a directory of text is made of; and the synthetic text. */
 #include "cli/cli.h"
+#include "sluice/app/inference.h"
 #include "synthetic/chain.h"
 
 #include <stdlib.h>
 
-enum { EXAMPLE_BPTT = 35, MAX_TOKENS = 2000000000 };
+enum { MAX_TOKENS = 2000000000 };
 
 typedef struct settings {
     const char *vocab_path; /* NULL: the vocabulary is not written */
@@ -76,8 +77,8 @@ static sl_status show_corpus(const settings *parsed, const char *directory, cons
     if (sli_synthetic_is_text(directory))
         printf("\nsynthetic text: the best possible perplexity is %.4f (%.4f in blocks of %d "
                "tokens, without the text before each block; %.4f by the last word alone)\n",
-               sli_synthetic_best_perplexity(0), sli_synthetic_best_perplexity(EXAMPLE_BPTT),
-               EXAMPLE_BPTT, sli_synthetic_best_perplexity(1));
+               sli_synthetic_best_perplexity(0), sli_synthetic_best_perplexity(SL_DEFAULT_CONTEXT),
+               SL_DEFAULT_CONTEXT, sli_synthetic_best_perplexity(1));
     if (parsed->vocab_path) {
         SL_TRY(sl_vocab_save(sl_corpus_vocab(corpus), parsed->vocab_path));
         printf("\nvocabulary written to ");

@@ -1,4 +1,5 @@
 /* The options that a run begins with: the tutorials' numbers, by name. */
+#include "sluice/app/inference.h"
 #include "sluice/app/train.h"
 
 #include "core/error.h"
@@ -9,7 +10,7 @@ void sl_train_options_default(sl_train_options *options)
 {
     *options = (sl_train_options){
         .schedule = sl_schedule_names[0],
-        .bptt = 35,
+        .bptt = SL_DEFAULT_CONTEXT,
         .batch_size = 20,
         .eval_batch_size = 10,
         .model = {.emsize = 200, .nhid = 200, .nlayers = 2, .nhead = 2, .dropout = 0.2f},
@@ -52,7 +53,7 @@ static void set_ddp_pipeline(sl_train_options *options)
     options->replicas = 2;
     options->model.nlayers = 8;
     options->model.position_is_parameter = true;
-    options->bptt = 35;
+    options->bptt = SL_DEFAULT_CONTEXT;
     options->recompute = SL_RECOMPUTE_NEVER;
 }
 
