@@ -1,12 +1,12 @@
 """Steps of LoRA by sluice beside peft and transformers: SmolLM2-360M's shape with drawn weights, in bf16, 1 x 1024 tokens.
 
-    python3 bench/compare_peft.py [--rounds 3] [--steps 4] [--layers 32] [--tokens 1024]
+    python3 bench/compare_peft.py [--rounds 3] [--steps 4] [--layers 32] [--tokens 1024] [--types bf16,f32]
 
 Both programs train the same adapter (rank 8, alpha 16, q_proj and v_proj) of the same directory, whose weights are of bf16, on the
 same rows with AdamW, one after the other with all cores. The first step's losses must agree, since an adapter begins as nothing.
-PyTorch's products of bf16 are slow on processors that have none, so peft runs in f32 as well. A step is the median of those after the
-first one; memory is the most that the program had in memory, as the system counts it,
-with everything that it has loaded. Lines give the median and the range of the rounds. peft, transformers and PyTorch come from
+PyTorch's products of bf16 are slow on processors that have none, so peft runs in f32 as well, or, with --types f32, in f32 alone. A step
+is the median of those after the first one; memory is the most that the program had in memory, as the system counts it,
+with everything that it has loaded. Lines give the median and the range of the rounds, and of each round's ratio to sluice. peft, transformers and PyTorch come from
 PyPI into a virtual environment (--venv, default: peft in the build folder), which is made where none works there.
 """
 import argparse
@@ -26,7 +26,7 @@ VOCABULARY = 49152
 SHAPE = {"hidden_size": 960, "intermediate_size": 2560, "num_attention_heads": 15, "num_key_value_heads": 5,
          "vocab_size": VOCABULARY, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 100000.0,
          "tie_word_embeddings": True}
-THEIRS = {"peft, bf16": "bfloat16", "peft, f32": "float32"}
+THEIRS = {"bf16": "bfloat16", "f32": "float32"}
 LOSS_TOLERANCE = 0.01  # of the loss: products of bf16 are added in other orders
 
 # ---- By peft: in the virtual environment ------------------------------------------------------
@@ -116,13 +116,17 @@ def figure(values, unit):
     return f"{statistics.median(values):,.0f} {unit} ({min(values):,.0f} to {max(values):,.0f})"
 
 
+def ratio(values):
+    return f"{statistics.median(values):.2f} times ({min(values):.2f} to {max(values):.2f})"
+
+
 def report(rounds):
     """rounds: {program's name: [figures of a round]}."""
-    steps = {name: [statistics.median(one["ms"][1:]) for one in all_] for name, all_ in rounds.items()}
-    peaks = {name: [one["peak"] / 2**20 for one in all_] for name, all_ in rounds.items()}
+    steps = {name: [statistics.median(one["ms"][1:]) for one in runs] for name, runs in rounds.items()}
+    peaks = {name: [one["peak"] / 2**20 for one in runs] for name, runs in rounds.items()}
     print("| | a step | beside sluice | memory | beside sluice |\n|---|---|---|---|---|")
     for name in rounds:
-        beside = [f"{statistics.median(of[name]) / statistics.median(of['sluice']):.2f} times" if name != "sluice" else ""
+        beside = [ratio([one / ours for one, ours in zip(of[name], of["sluice"])]) if name != "sluice" else ""
                   for of in (steps, peaks)]
         print(f"| {name} | {figure(steps[name], 'ms')} | {beside[0]} | {figure(peaks[name], 'MiB')} | {beside[1]} |")
 
@@ -131,14 +135,15 @@ def compare(args, python, folder):
     model, rows = folder / "model", folder / "train.jsonl"
     run([python, HERE, "--make", model, str(args.layers)])
     write_rows(rows, args.steps + 1, args.tokens)
-    rounds = {"sluice": [], **{name: [] for name in THEIRS}}
+    theirs = {f"peft, {name}": THEIRS[name] for name in args.types.split(",")}
+    rounds = {"sluice": [], **{name: [] for name in theirs}}
     for _ in range(args.rounds):
         rounds["sluice"].append(run_sluice(args, model, rows, folder / "log"))
-        for name, dtype in THEIRS.items():
+        for name, dtype in theirs.items():
             rounds[name].append(run_theirs(python, model, rows, dtype))
-            ours, theirs = (rounds[each][-1]["losses"][0] for each in ("sluice", name))
-            if abs(ours - theirs) > LOSS_TOLERANCE * theirs:
-                sys.exit(f"the first step's loss is {ours} by sluice, {theirs} by {name}: they do not compute the same")
+            ours, other = (rounds[each][-1]["losses"][0] for each in ("sluice", name))
+            if abs(ours - other) > LOSS_TOLERANCE * other:
+                sys.exit(f"the first step's loss is {ours} by sluice, {other} by {name}: they do not compute the same")
     report(rounds)
 
 
@@ -149,6 +154,7 @@ def main():
     parser.add_argument("--steps", default=4, type=int, help="that are timed, of each run")
     parser.add_argument("--layers", default=32, type=int)
     parser.add_argument("--tokens", default=1024, type=int)
+    parser.add_argument("--types", default="bf16,f32", help="in which peft computes")
     parser.add_argument("--venv", type=Path)
     parser.add_argument("--train", nargs=3, metavar=("MODEL", "ROWS", "TYPE"), help=argparse.SUPPRESS)
     parser.add_argument("--make", nargs=2, metavar=("MODEL", "LAYERS"), help=argparse.SUPPRESS)
