@@ -1,8 +1,8 @@
 #!/bin/bash
 # What JSON lines of text become is kept in --save-dir: read there by a run that goes on, made again where the lines, the
 # tokenizer or how rows are made is another, and whole after a kill at any call.
+. "$(dirname "$0")/kept.sh"
 . "$(dirname "$0")/../support/script.sh"
-sum_of() { sha256sum <"$1/model.safetensors"; }
 
 mkdir data
 for split in train valid; do
@@ -13,22 +13,7 @@ for split in train valid; do
 done
 "$program" tokenizer train --vocab-size 260 "$source/LICENSE" -o tokenizer >out
 train=("$program" train --batch-size 2 --max-batches 3 --epochs 1 --seq-len 64 --emsize 8 --nhid 8 --nlayers 1 --nhead 2)
-run() { # DATA TOKENIZER OPTION...
-    "${train[@]}" --data "$1" --tokenizer "$2" "${@:3}" >out 2>&1 || fail "$*: status $?"
-}
-forget() { rm -rf run/step-* run/best run/progress; } # all but the rows
-
-run data tokenizer --save alone
-run data tokenizer --save-dir run --save saved
-[ "$(sum_of saved)" = "$(sum_of alone)" ] || fail "other weights where rows are kept"
-[ "$(find run/tokens -type f | sort | tr '\n' ' ')" = "run/tokens/train.rows run/tokens/valid.rows " ] ||
-    fail "other files: $(find run/tokens)"
-before=$(stat -c %i run/tokens/*)
-forget
-cp -r data moved
-run moved tokenizer --save-dir run --save again
-[ "$(stat -c %i run/tokens/*)" = "$before" ] || fail "the same rows were written again"
-[ "$(sum_of again)" = "$(sum_of alone)" ] || fail "other weights from kept rows"
+check_kept data tokenizer train.rows valid.rows
 
 # They are what is read.
 forget

@@ -1,8 +1,8 @@
 #!/bin/bash
 # The tokens of a text by a BPE are kept in --save-dir: read there by a run that goes on, made again where the text or the
 # tokenizer is another, and never in the place of a file that is not the run's.
+. "$(dirname "$0")/kept.sh"
 . "$(dirname "$0")/../support/script.sh"
-sum_of() { sha256sum <"$1/model.safetensors"; }
 
 for ((byte = 0; byte < 256; byte++)); do
     # shellcheck disable=SC2059 # the byte is the format
@@ -15,23 +15,7 @@ for split in train valid test; do
     head -c 3000 "$source/docs/determinism.md" | shuf --random-source="$source/LICENSE" >text/$split.txt
 done
 train=("$program" train --splitter gpt2 --bptt 6 --batch-size 2 --max-batches 3 --epochs 1 --emsize 8 --nhid 8 --nlayers 1 --nhead 2)
-run() { # DATA TOKENIZER OPTION...
-    "${train[@]}" --data "$1" --tokenizer "$2" "${@:3}" >out 2>&1 || fail "$*: status $?"
-}
-forget() { rm -rf run/step-* run/best run/progress; } # all but the tokens
-
-run text ranks --save alone
-[ ! -e run ] || fail "something is kept without --save-dir"
-run text ranks --save-dir run --save saved
-[ "$(sum_of saved)" = "$(sum_of alone)" ] || fail "other weights where tokens are kept"
-[ "$(find run/tokens -type f | sort | tr '\n' ' ')" = "$(printf 'run/tokens/%s ' {test,train,valid}.{bin,manifest.json})" ] ||
-    fail "other files: $(find run/tokens)"
-before=$(stat -c %i run/tokens/*)
-forget
-cp -r text moved
-run moved ranks --save-dir run --save again
-[ "$(stat -c %i run/tokens/*)" = "$before" ] || fail "the same tokens were written again"
-[ "$(sum_of again)" = "$(sum_of alone)" ] || fail "other weights from kept tokens"
+check_kept text ranks {test,train,valid}.{bin,manifest.json}
 
 # They are what is read: tokens that their manifest calls those of this text are trained on.
 forget

@@ -15,7 +15,6 @@ check_close() {
     }' || fail "$3: expected $1, got $2"
 }
 losses_of() { sed -n 's/^{"record":"step".*"loss":\([0-9.e+-]*\).*/\1/p' "$1" | tr '\n' ' '; }
-sum_of() { sha256sum <"$1/model.safetensors"; }
 
 while read -r family loss rest; do
     rows=$models/$family/rows.jsonl

@@ -4,7 +4,6 @@
 . "$(dirname "$0")/../support/script.sh"
 goldens=$source/tests/text/token_files
 model=$source/tests/models/llama3
-sum_of() { sha256sum <"$1/model.safetensors"; }
 
 # 60 tokens in each of three forms, of which 97 are the model's.
 mkdir data

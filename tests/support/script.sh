@@ -27,6 +27,8 @@ fail() {
     exit 1
 }
 
+sum_of() { sha256sum <"$1/model.safetensors"; }
+
 runs() { # COMMAND…: succeeds
     "$@" >out 2>err || fail "$*: status $?"
 }
