@@ -197,21 +197,24 @@ static sl_status name_missing_vocab(sl_status status, const cli_saved_model *mod
     return sl_error(status, "%s: %s", text, sl_error_text());
 }
 
+static sl_status answer(const settings *parsed, const cli_saved_model *model)
+{
+    sl_choices found;
+    const sl_choices_options asking = {.ntokens = model->options.ntokens,
+                                       .positions = sl_model_positions(&model->options),
+                                       .vocab = model->vocab};
+    SL_TRY(
+        name_missing_vocab(sl_evaluate_choices(model->pipe, parsed->task, &asking, &found), model));
+    return model->prints ? print_choices(parsed, &found) : SL_OK;
+}
+
 static sl_status run_on_task(cli_line *line, settings *parsed)
 {
     cli_saved_model model = {0};
-    sl_choices found;
     refuse_options_of_data(line);
     sl_status status = cli_saved_model_load(&parsed->run, (cli_model_needs){0}, &model);
-    if (status == SL_OK) {
-        const sl_choices_options asking = {.ntokens = model.options.ntokens,
-                                           .positions = sl_model_positions(&model.options),
-                                           .vocab = model.vocab};
-        status = name_missing_vocab(sl_evaluate_choices(model.pipe, parsed->task, &asking, &found),
-                                    &model);
-    }
-    if (status == SL_OK && model.prints)
-        status = print_choices(parsed, &found);
+    if (status == SL_OK)
+        status = answer(parsed, &model);
     cli_saved_model_clear(&model);
     return status;
 }
@@ -250,11 +253,24 @@ static sl_status run_on_rows(cli_line *line, settings *parsed, const char *path)
     return status;
 }
 
+static sl_status evaluate_split(cli_line *line, settings *parsed, const cli_saved_model *model)
+{
+    sl_tokens tokens = {0};
+    char *path;
+    parsed->run.bptt = cli_context(line, "bptt", parsed->run.bptt, model);
+    SL_TRY(sl_split_path(parsed->run.data, parsed->split, &path));
+    sl_status status = sl_split_read(model->vocab, parsed->run.data, parsed->split, &tokens);
+    if (status == SL_OK)
+        status = evaluate_text(parsed, model, path, &tokens);
+    sl_tokens_free(&tokens);
+    free(path);
+    return status;
+}
+
 static sl_status run_eval(cli_line *line, void *settings_read)
 {
     settings *parsed = settings_read;
     cli_saved_model model = {0};
-    sl_tokens tokens = {0};
     char *path = NULL;
     if (!parsed->run.init || (!parsed->run.data && !parsed->task))
         cli_refuse("eval needs --init DIR, and --data DIR|FILE or --task FILE");
@@ -275,16 +291,8 @@ static sl_status run_eval(cli_line *line, void *settings_read)
                                    .context = "bptt",
                                    .given = parsed->run.bptt};
     sl_status status = cli_saved_model_load(&parsed->run, needs, &model);
-    if (status == SL_OK) {
-        parsed->run.bptt = cli_context(line, "bptt", parsed->run.bptt, &model);
-        status = sl_split_path(parsed->run.data, parsed->split, &path);
-    }
     if (status == SL_OK)
-        status = sl_split_read(model.vocab, parsed->run.data, parsed->split, &tokens);
-    if (status == SL_OK)
-        status = evaluate_text(parsed, &model, path, &tokens);
-    sl_tokens_free(&tokens);
-    free(path);
+        status = evaluate_split(line, parsed, &model);
     cli_saved_model_clear(&model);
     return status;
 }

@@ -90,28 +90,32 @@ static void clear_prompts(prompts *self)
 }
 
 /* The messages of a conversation, which are borrowed from it. */
+static sl_status read_messages(const json_t *list, sl_message *messages)
+{
+    size_t i;
+    json_t *message;
+    const char *role = NULL;
+    json_array_foreach(list, i, message)
+    {
+        role = messages[i].role = json_string_value(json_object_get(message, "role"));
+        messages[i].content = json_string_value(json_object_get(message, "content"));
+        if (!role || !*role || !messages[i].content)
+            return sl_error(SL_ERR_FORMAT,
+                            "message %zu must have a \"role\" and a \"content\", texts", i + 1);
+    }
+    return strcmp(role, "assistant") != 0
+               ? SL_OK
+               : sl_error(SL_ERR_FORMAT, "a conversation must not end with what the assistant "
+                                         "says, which is to be written");
+}
+
 static sl_status encode_messages(const cli_saved_model *model, const json_t *list, sl_tokens *out)
 {
-    size_t i, count = json_array_size(list);
-    json_t *message;
+    size_t count = json_array_size(list);
     if (count == 0)
         return sl_error(SL_ERR_FORMAT, "\"messages\" must be a list that is not empty");
     sl_message *messages = cli_allocate(count, sizeof *messages);
-    sl_status status = SL_OK;
-    json_array_foreach(list, i, message)
-    {
-        messages[i].role = json_string_value(json_object_get(message, "role"));
-        messages[i].content = json_string_value(json_object_get(message, "content"));
-        if (!messages[i].role || !*messages[i].role || !messages[i].content)
-            status =
-                status != SL_OK
-                    ? status
-                    : sl_error(SL_ERR_FORMAT,
-                               "message %zu must have a \"role\" and a \"content\", texts", i + 1);
-    }
-    if (status == SL_OK && strcmp(messages[count - 1].role, "assistant") == 0)
-        status = sl_error(SL_ERR_FORMAT, "a conversation must not end with what the assistant "
-                                         "says, which is to be written");
+    sl_status status = read_messages(list, messages);
     if (status == SL_OK)
         status = sl_chat_encode(model->vocab, messages, count, out);
     free(messages);

@@ -102,9 +102,10 @@ static sl_status write_table(const sli_candidate *candidate, sl_schedule **out)
                                                                ? candidate->virtual_stages
                                                                : 0,
                                          .micros = candidate->chunks};
-    sl_status status = sl_schedule_write(sli_candidate_schedule(candidate), &options, out);
-    if (status == SL_OK)
-        status = sl_schedule_recompute(*out, candidate->recompute);
+    sl_status status;
+    SLI_TRY_OR_FAIL(sl_schedule_write(sli_candidate_schedule(candidate), &options, out));
+    status = sl_schedule_recompute(*out, candidate->recompute);
+fail:
     return status == SL_ERR_INVALID || status == SL_ERR_UNSUPPORTED ? SL_OK : status;
 }
 

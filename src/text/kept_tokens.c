@@ -180,23 +180,24 @@ static sl_status refuse_damaged(const char *path, const char *manifest)
 static sl_status make_room(const char *path)
 {
     sli_manifest record, manifest = {0};
-    sl_status status = read_record(path, &record);
-    if (status == SL_OK)
-        status = sli_manifest_remove_files(record.json, path);
-    if (status == SL_OK)
-        status = read_manifest(path, &manifest);
+    sl_status status;
+    SLI_TRY_OR_FAIL(read_record(path, &record));
+    SLI_TRY_OR_FAIL(sli_manifest_remove_files(record.json, path));
+    status = read_manifest(path, &manifest);
     bool is_there = access(path, F_OK) == 0;
-    bool is_damaged = status == SL_ERR_FORMAT && manifest.path;
-    if (is_damaged && (is_there || !record.json))
-        status = refuse_damaged(path, manifest.path);
-    else if (is_damaged)
-        status = unlink(manifest.path) == 0 ? SL_OK : sli_io_error(manifest.path, "is damaged");
-    else if (status == SL_OK && is_there && !json_object_get(manifest.json, "kept"))
-        status =
-            sl_error(SL_ERR_INVALID,
-                     "%s: the run keeps its text's tokens there, but this file is not one that "
-                     "a run has kept: move it away",
-                     path);
+    if (status == SL_ERR_FORMAT && manifest.path) {
+        status = is_there || !record.json     ? refuse_damaged(path, manifest.path)
+                 : unlink(manifest.path) == 0 ? SL_OK
+                                              : sli_io_error(manifest.path, "is damaged");
+        goto fail;
+    }
+    SLI_TRY_OR_FAIL(status);
+    if (is_there && !json_object_get(manifest.json, "kept"))
+        status = sl_error(SL_ERR_INVALID,
+                          "%s: the run keeps its text's tokens there, but this file is not one "
+                          "that a run has kept: move it away",
+                          path);
+fail:
     sli_manifest_clear(&record);
     sli_manifest_clear(&manifest);
     return status;

@@ -20,18 +20,14 @@ enum { IS_THREAD_SANITIZED = 0 };
 
 static void every_case_of_the_contract_holds_over_processes(void **state)
 {
-    for (int ranks = 1; ranks <= 4; ranks++) {
-        mpi_job_run("contract", ranks);
-        check_nobody_complains();
-    }
+    for (int ranks = 1; ranks <= 4; ranks++)
+        mpi_job_succeed("contract", ranks);
 }
 
 static void operations_give_the_bits_of_local_ranks(void **state)
 {
-    for (int ranks = 1; ranks <= 4; ranks++) {
-        mpi_job_run("bits", ranks);
-        check_nobody_complains();
-    }
+    for (int ranks = 1; ranks <= 4; ranks++)
+        mpi_job_succeed("bits", ranks);
 }
 
 /* On the fake CUDA runtime and the fake NCCL of tests/device/cuda. */
@@ -41,23 +37,19 @@ static void nccl_between_processes_gives_the_bits_of_local_ranks(void **state)
         print_message("skipped: the fake CUDA runtime was not built\n");
         skip();
     }
-    mpi_job_run("nccl", 2);
-    check_nobody_complains();
+    mpi_job_succeed("nccl", 2);
 }
 
 static void pipes_over_processes_give_the_bits_of_one_stage(void **state)
 {
-    for (int ranks = 2; ranks <= 4; ranks++) {
-        mpi_job_run("pipes", ranks);
-        check_nobody_complains();
-    }
+    for (int ranks = 2; ranks <= 4; ranks++)
+        mpi_job_succeed("pipes", ranks);
 }
 
 /* Between two processes of a host, whose stages send each other activations and gradients. */
 static void tensor_of_another_stage_is_copied_once(void **state)
 {
-    mpi_job_run("copied_once", 2);
-    check_nobody_complains();
+    mpi_job_succeed("copied_once", 2);
     if (*mpi_job.out_text) {
         print_message("skipped: %s", mpi_job.out_text);
         skip();
@@ -66,8 +58,7 @@ static void tensor_of_another_stage_is_copied_once(void **state)
 
 static void group_can_be_created_more_than_once(void **state)
 {
-    mpi_job_run("again", 2);
-    check_nobody_complains();
+    mpi_job_succeed("again", 2);
 }
 
 static void operation_past_its_time_limit_names_who_never_came(void **state)
@@ -123,8 +114,7 @@ static void mismatch_in_debug_mode_names_both_calls(void **state)
 static void check_without_memory(const char *name)
 {
     int sessions = 0, makings = 0, splits = 0;
-    mpi_job_run(name, 2);
-    check_nobody_complains();
+    mpi_job_succeed(name, 2);
     if (!*mpi_job.out_text) {
         print_message("skipped: this program cannot put itself before malloc\n");
         skip();

@@ -45,6 +45,7 @@ static unsigned ask_stopper(void *context)
 typedef struct event_log {
     int saved, failed, skipped, resumed;
     int64_t resumed_step;
+    sl_run_result result;
     char reason[2048]; /* of the last that was skipped or failed */
 } event_log;
 
@@ -62,13 +63,12 @@ static sl_status record_event(void *context, const sl_checkpoint_event *event)
     return SL_OK;
 }
 
-static sl_status run_noting(const sl_train_options *options, small_record *record, event_log *log,
-                            sl_run_result *result)
+static sl_status run_noting(const sl_train_options *options, small_record *record, event_log *log)
 {
     sl_reporter reporters[] = {small_reporter(record),
                                {.context = log, .checkpoint = record_event}};
     *log = (event_log){0};
-    return sl_train_run(options, reporters, 2, result);
+    return sl_train_run(options, reporters, 2, &log->result);
 }
 
 static sl_train_options three_epochs(scratch *dir)
@@ -163,7 +163,6 @@ static int run_whole(sl_train_options options, small_record *whole)
 static void interrupt_everywhere(scratch *dir, sl_train_options options)
 {
     static small_record whole, first, second;
-    sl_run_result result;
     event_log log;
     int moments = run_whole(options, &whole);
     int within = 0; /* validations within epochs, after which no replica asks */
@@ -176,19 +175,19 @@ static void interrupt_everywhere(scratch *dir, sl_train_options options)
         sl_train_options begun = options, resumed;
         begun.checkpoints = saved_by(dir, &stop);
         set_layout(&begun, &layouts[moment % LAYOUTS]);
-        check_ok(run_noting(&begun, &first, &log, &result));
-        assert_true(result.stopped);
-        assert_int_equal(result.steps, first.step_count);
+        check_ok(run_noting(&begun, &first, &log));
+        assert_true(log.result.stopped);
+        assert_int_equal(log.result.steps, first.step_count);
         assert_int_equal(first.finished, 0);
         assert_int_equal(log.failed, 0);
 
         resumed = options;
         resumed.checkpoints = (sl_save_options){.resume = checkpoints_path(dir)};
         set_layout(&resumed, &layouts[moment / LAYOUTS % LAYOUTS]);
-        check_ok(run_noting(&resumed, &second, &log, &result));
+        check_ok(run_noting(&resumed, &second, &log));
         assert_int_equal(log.resumed, 1);
         assert_int_equal(log.resumed_step, first.step_count);
-        assert_false(result.stopped);
+        assert_false(log.result.stopped);
         check_continued(&first, &second, &whole);
         checkpoints_count(dir, true);
     }
@@ -228,7 +227,6 @@ static void chunks_that_were_chosen_go_on(void **state)
 {
     static small_record whole, first, second;
     scratch *dir = *state;
-    sl_run_result result;
     event_log log;
     stopper stop = {.at = 2, .request = SL_TRAIN_STOP};
     sl_train_options options = three_epochs(dir);
@@ -237,10 +235,10 @@ static void chunks_that_were_chosen_go_on(void **state)
     check_ok(small_run(&options, &whole));
     sl_train_options begun = options, resumed = options;
     begun.checkpoints = saved_by(dir, &stop);
-    check_ok(run_noting(&begun, &first, &log, &result));
+    check_ok(run_noting(&begun, &first, &log));
     resumed.checkpoints = (sl_save_options){.resume = checkpoints_path(dir)};
     resumed.pipeline_ranks = 1;
-    check_ok(run_noting(&resumed, &second, &log, &result));
+    check_ok(run_noting(&resumed, &second, &log));
     check_continued(&first, &second, &whole);
 }
 
@@ -260,7 +258,6 @@ static void replicas_go_on_with_the_same_bits(void **state)
 {
     static small_record whole, first, second;
     scratch *dir = *state;
-    sl_run_result result;
     event_log log;
     sl_train_options options = three_epochs(dir);
     options.replicas = 2;
@@ -275,13 +272,13 @@ static void replicas_go_on_with_the_same_bits(void **state)
         begun.zero = moment % 2 == 0;
         resumed.zero = moment / 2 % 2 == 0;
         begun.checkpoints = saved_by(dir, &stop);
-        check_ok(run_noting(&begun, &first, &log, &result));
-        assert_true(result.stopped);
+        check_ok(run_noting(&begun, &first, &log));
+        assert_true(log.result.stopped);
         /* Each replica that writes tells of it: with shards both. */
         assert_int_equal(atomic_load(&stop.begun), atomic_load(&stop.ended));
         assert_in_range(atomic_load(&stop.begun), begun.zero ? 2 : 1, INT_MAX);
         resumed.checkpoints = (sl_save_options){.resume = checkpoints_path(dir)};
-        check_ok(run_noting(&resumed, &second, &log, &result));
+        check_ok(run_noting(&resumed, &second, &log));
         check_continued(&first, &second, &whole);
         checkpoints_count(dir, true);
     }
@@ -292,23 +289,22 @@ static void test_alone_is_stopped_and_goes_on(void **state)
 {
     static small_record whole, first, second;
     scratch *dir = *state;
-    sl_run_result result;
     event_log log;
     sl_train_options options = three_epochs(dir);
     char elsewhere[600];
     snprintf(elsewhere, sizeof elsewhere, "%s/elsewhere", dir->directory);
     options.checkpoints = (sl_save_options){.directory = elsewhere};
-    check_ok(run_noting(&options, &whole, &log, &result));
+    check_ok(run_noting(&options, &whole, &log));
     stopper stop = {.at = 2, .request = SL_TRAIN_STOP};
     options.checkpoints = (sl_save_options){.directory = checkpoints_path(dir),
                                             .resume = elsewhere,
                                             .request = ask_stopper,
                                             .context = &stop};
-    check_ok(run_noting(&options, &first, &log, &result));
-    assert_true(result.stopped);
+    check_ok(run_noting(&options, &first, &log));
+    assert_true(log.result.stopped);
     assert_int_equal(first.step_count + first.eval_count, 0);
     options.checkpoints = (sl_save_options){.resume = checkpoints_path(dir)};
-    check_ok(run_noting(&options, &second, &log, &result));
+    check_ok(run_noting(&options, &second, &log));
     assert_memory_equal(&second.result.test_loss, &whole.result.test_loss, sizeof(double));
     scratch_remove_tree(dir, "elsewhere");
 }
@@ -319,7 +315,6 @@ static void checkpoints_are_saved_when_due_and_kept(void **state)
 {
     static small_record record;
     scratch *dir = *state;
-    sl_run_result result;
     event_log log;
     char path[700];
     sl_train_options options = three_epochs(dir);
@@ -328,7 +323,7 @@ static void checkpoints_are_saved_when_due_and_kept(void **state)
                                             .every_steps = 5,
                                             .keep = 2,
                                             .shard_bytes = 4000};
-    check_ok(run_noting(&options, &record, &log, &result));
+    check_ok(run_noting(&options, &record, &log));
     int best = 0;
     for (int i = 0; i < record.eval_count; i++)
         best += strcmp(record.evals[i].split, "valid") == 0 && record.evals[i].best;
@@ -346,7 +341,7 @@ static void checkpoints_are_saved_when_due_and_kept(void **state)
 
     options.checkpoints =
         (sl_save_options){.directory = checkpoints_path(dir), .every_epoch = true};
-    check_ok(run_noting(&options, &record, &log, &result));
+    check_ok(run_noting(&options, &record, &log));
     assert_int_equal(log.saved, EPOCHS);
     assert_int_equal(checkpoints_count(dir, true), EPOCHS);
 }
@@ -355,15 +350,14 @@ static void checkpoint_asked_for_is_saved_and_the_run_goes_on(void **state)
 {
     static small_record record, whole;
     scratch *dir = *state;
-    sl_run_result result;
     event_log log;
     stopper asking = {.at = 3, .request = SL_TRAIN_SAVE};
     sl_train_options options = three_epochs(dir);
     options.epochs = 1;
     check_ok(small_run(&options, &whole));
     options.checkpoints = saved_by(dir, &asking);
-    check_ok(run_noting(&options, &record, &log, &result));
-    assert_false(result.stopped);
+    check_ok(run_noting(&options, &record, &log));
+    assert_false(log.result.stopped);
     assert_int_equal(log.saved, 2);
     assert_int_equal(checkpoints_count(dir, false), 2);
     assert_memory_equal(&record.result.test_loss, &whole.result.test_loss, sizeof(double));
@@ -374,7 +368,6 @@ static void checkpoint_asked_for_in_an_evaluation_is_of_its_begin(void **state)
 {
     static small_record record, rest, whole;
     scratch *dir = *state;
-    sl_run_result result;
     event_log log;
     sl_train_options options = three_epochs(dir), resumed = options;
     check_ok(small_run(&options, &whole));
@@ -382,11 +375,11 @@ static void checkpoint_asked_for_in_an_evaluation_is_of_its_begin(void **state)
         stopper asking = {.at = BATCHES + block, .request = SL_TRAIN_SAVE};
         char path[700];
         options.checkpoints = saved_by(dir, &asking);
-        check_ok(run_noting(&options, &record, &log, &result));
+        check_ok(run_noting(&options, &record, &log));
         assert_memory_equal(&record.result.test_loss, &whole.result.test_loss, sizeof(double));
         snprintf(path, sizeof path, "%s/step-%08d", checkpoints_path(dir), BATCHES);
         resumed.checkpoints = (sl_save_options){.resume = path};
-        check_ok(run_noting(&resumed, &rest, &log, &result));
+        check_ok(run_noting(&resumed, &rest, &log));
         assert_int_equal(rest.eval_count, whole.eval_count); /* the first validation again */
         assert_int_equal(rest.step_count, STEPS - BATCHES);
         assert_memory_equal(&rest.evals[0].loss, &whole.evals[0].loss, sizeof(double));
@@ -396,7 +389,7 @@ static void checkpoint_asked_for_in_an_evaluation_is_of_its_begin(void **state)
     int moments = EPOCHS * (BATCHES + EVAL_BATCHES + 1);
     stopper asking = {.at = moments + 1, .request = SL_TRAIN_SAVE};
     options.checkpoints.context = &asking;
-    check_ok(run_noting(&options, &record, &log, &result));
+    check_ok(run_noting(&options, &record, &log));
     assert_int_equal(checkpoints_count(dir, false), 1); /* the end's */
 }
 
@@ -415,14 +408,13 @@ static void damaged_checkpoints_are_skipped_with_their_reasons(void **state)
 {
     static small_record record, whole;
     scratch *dir = *state;
-    sl_run_result result;
     event_log log;
     sl_train_options options = three_epochs(dir);
     options.checkpoints = (sl_save_options){.directory = checkpoints_path(dir), .every_steps = 4};
-    check_ok(run_noting(&options, &whole, &log, &result));
+    check_ok(run_noting(&options, &whole, &log));
     damage(dir, "step-00000012", "model.safetensors");
     options.checkpoints = (sl_save_options){.resume = checkpoints_path(dir)};
-    check_ok(run_noting(&options, &record, &log, &result));
+    check_ok(run_noting(&options, &record, &log));
     assert_int_equal(log.skipped, 1);
     assert_int_equal(log.resumed_step, 8);
     if (!strstr(log.reason, "step-00000012: ") || !strstr(log.reason, "model.safetensors: "))
@@ -431,19 +423,19 @@ static void damaged_checkpoints_are_skipped_with_their_reasons(void **state)
 
     damage(dir, "step-00000008", "state.json");
     damage(dir, "step-00000004", "optimizer.safetensors");
-    assert_int_equal(run_noting(&options, &record, &log, &result), SL_ERR_NOT_FOUND);
+    assert_int_equal(run_noting(&options, &record, &log), SL_ERR_NOT_FOUND);
     assert_int_equal(log.skipped, 3);
     assert_int_equal(record.started, 0);
 
     /* Among checkpoints of which none is whole, no run begins anew. */
     options.checkpoints.directory = checkpoints_path(dir);
     options.checkpoints.resume = "auto";
-    assert_int_equal(run_noting(&options, &record, &log, &result), SL_ERR_NOT_FOUND);
+    assert_int_equal(run_noting(&options, &record, &log), SL_ERR_NOT_FOUND);
     check_text(sl_error_text(), "has 3 checkpoints, but none is whole: restore one, or train into");
     assert_int_equal(log.skipped, 3);
     assert_int_equal(record.started, 0);
     checkpoints_count(dir, true);
-    check_ok(run_noting(&options, &record, &log, &result));
+    check_ok(run_noting(&options, &record, &log));
     assert_int_equal(log.resumed, 0);
     assert_int_equal(record.step_count, STEPS);
     checkpoints_count(dir, true);
@@ -453,18 +445,17 @@ static void other_options_are_named_one_by_one(void **state)
 {
     static small_record record;
     scratch *dir = *state;
-    sl_run_result result;
     event_log log;
     sl_train_options options = three_epochs(dir);
     options.epochs = 1;
     options.checkpoints = (sl_save_options){.directory = checkpoints_path(dir)};
-    check_ok(run_noting(&options, &record, &log, &result));
+    check_ok(run_noting(&options, &record, &log));
     options.checkpoints = (sl_save_options){.resume = checkpoints_path(dir)};
     options.lr.lr = 3;
     options.seed = 77;
     options.model.dropout = 0.5f;
     options.max_batches = 3;
-    assert_int_equal(run_noting(&options, &record, &log, &result), SL_ERR_INVALID);
+    assert_int_equal(run_noting(&options, &record, &log), SL_ERR_INVALID);
     const char *const named[] = {"the checkpoint was made with ", "lr 1.0, this run has lr 3.0",
                                  "seed \"1\", this run has seed \"77\"",
                                  "dropout 0.2, this run has dropout 0.5",
@@ -479,21 +470,20 @@ static void more_epochs_continue_a_finished_run(void **state)
 {
     static small_record record, whole;
     scratch *dir = *state;
-    sl_run_result result;
     event_log log;
     sl_train_options options = three_epochs(dir);
     check_ok(small_run(&options, &whole));
     options.epochs = 1;
     options.checkpoints = (sl_save_options){.directory = checkpoints_path(dir)};
-    check_ok(run_noting(&options, &record, &log, &result));
+    check_ok(run_noting(&options, &record, &log));
     options.epochs = EPOCHS;
     options.checkpoints = (sl_save_options){.resume = checkpoints_path(dir)};
-    check_ok(run_noting(&options, &record, &log, &result));
+    check_ok(run_noting(&options, &record, &log));
     assert_int_equal(record.step_count, STEPS - BATCHES);
     assert_memory_equal(&record.result.test_loss, &whole.result.test_loss, sizeof(double));
     options.epochs = 1;
     options.checkpoints.directory = NULL;
-    check_ok(run_noting(&options, &record, &log, &result)); /* only the test is left */
+    check_ok(run_noting(&options, &record, &log)); /* only the test is left */
     assert_int_equal(record.step_count, 0);
 }
 
@@ -503,14 +493,13 @@ static void second_run_to_the_same_directory_is_refused(void **state)
 {
     static small_record record;
     scratch *dir = *state;
-    sl_run_result result;
     event_log log;
     sl_train_options options = three_epochs(dir);
     options.checkpoints = (sl_save_options){.directory = checkpoints_path(dir)};
     assert_int_equal(mkdir(checkpoints_path(dir), 0777), 0);
     int other = open(checkpoints_path(dir), O_RDONLY | O_DIRECTORY);
     assert_int_equal(flock(other, LOCK_EX), 0);
-    sl_status status = run_noting(&options, &record, &log, &result);
+    sl_status status = run_noting(&options, &record, &log);
     close(other);
     assert_int_equal(status, SL_ERR_INVALID);
     assert_non_null(strstr(sl_error_text(), "another run saves its checkpoints there"));
@@ -520,7 +509,6 @@ static void full_disk_leaves_the_older_checkpoint_and_the_run(void **state)
 {
     static small_record record, whole;
     scratch *dir = *state;
-    sl_run_result result;
     event_log log;
     sl_train_options options = three_epochs(dir);
     check_ok(small_run(&options, &whole));
@@ -531,12 +519,12 @@ static void full_disk_leaves_the_older_checkpoint_and_the_run(void **state)
     }
     /* The best model and one checkpoint fit; the next one does not fit beside them. */
     options.checkpoints = (sl_save_options){.directory = checkpoints_path(dir), .every_steps = 5};
-    sl_status status = run_noting(&options, &record, &log, &result);
+    sl_status status = run_noting(&options, &record, &log);
     int count = checkpoints_count(dir, false);
     static small_record again;
     event_log resumed = {0};
     options.checkpoints = (sl_save_options){.resume = checkpoints_path(dir)};
-    sl_status second = run_noting(&options, &again, &resumed, &result);
+    sl_status second = run_noting(&options, &again, &resumed);
     assert_int_equal(umount(checkpoints_path(dir)), 0);
     assert_int_equal(status, SL_ERR_IO); /* of the last one, after the results */
     assert_int_equal(count, 1);
@@ -555,7 +543,6 @@ static void leftovers_of_an_interrupted_save_are_removed(void **state)
 {
     static small_record record;
     scratch *dir = *state;
-    sl_run_result result;
     event_log log;
     char line[2000];
     sl_train_options options = three_epochs(dir);
@@ -564,7 +551,7 @@ static void leftovers_of_an_interrupted_save_are_removed(void **state)
              "mkdir -p '%s/.step-00000003.0123456789abcdef.tmp'; touch '%s/mine'",
              checkpoints_path(dir), checkpoints_path(dir));
     assert_int_equal(system(line), 0);
-    check_ok(run_noting(&options, &record, &log, &result));
+    check_ok(run_noting(&options, &record, &log));
     snprintf(line, sizeof line, "test -e '%s/mine' && test ! -e '%s/.step-00000003.%s.tmp'",
              checkpoints_path(dir), checkpoints_path(dir), "0123456789abcdef");
     assert_int_equal(system(line), 0);

@@ -168,9 +168,10 @@ static sl_status connect_ranks(sli_mpi_process *self)
     }
     SL_TRY(broadcast_report(self, &hub, 0));
     SL_TRY(sli_wire_address_parse(hub.text, &address));
-    sl_status status = sli_watch_create(&address, self->rank, self->size, &self->watch);
-    if (status == SL_OK)
-        status = end_at_exit();
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_watch_create(&address, self->rank, self->size, &self->watch));
+    status = end_at_exit();
+fail:
     return agree_on_status(self, status);
 }
 

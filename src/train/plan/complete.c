@@ -56,18 +56,19 @@ static sl_status decide_by_time(sli_profile_inputs inputs, sl_group *group, sl_p
     inputs.links = links;
     inputs.cores = cores;
     if (decides)
-        status = sli_profile_layout(&inputs, false, NULL, &search, &times);
-    if (may_share && status == SL_OK)
-        status = try_sharing(inputs, plan, devices, &search);
-    free(links);
-    if (decides && status == SL_OK)
-        status = sli_found_cut(&search, plan, inputs.model, balance);
-    if (status == SL_OK && cuts && group)
+        SLI_TRY_OR_FAIL(sli_profile_layout(&inputs, false, NULL, &search, &times));
+    if (may_share)
+        SLI_TRY_OR_FAIL(try_sharing(inputs, plan, devices, &search));
+    if (decides)
+        SLI_TRY_OR_FAIL(sli_found_cut(&search, plan, inputs.model, balance));
+    if (cuts && group)
         status = sl_group_broadcast(group, balance, SL_MAX_STAGES, SL_I32, 0, NULL);
     if (may_share)
         plan->by.devices = SL_BY_PROFILE;
     if (cuts)
         plan->by.balance = SL_BY_PROFILE;
+fail:
+    free(links);
     return status;
 }
 
