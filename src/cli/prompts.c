@@ -94,7 +94,7 @@ static sl_status read_messages(const json_t *list, sl_message *messages)
 {
     size_t i;
     json_t *message;
-    const char *role = NULL;
+    const char *role = "";
     json_array_foreach(list, i, message)
     {
         role = messages[i].role = json_string_value(json_object_get(message, "role"));
