@@ -18,7 +18,7 @@ static void every_case_of_the_contract_holds(void **state)
 {
     sl_group_options options = {.timeout_seconds = 60};
     for (const contract_case *one = contract_cases; one->name; one++)
-        for (int ranks = one->least_ranks; ranks <= 8; ranks++) {
+        for (int ranks = one->least_ranks; ranks <= 8; ranks += ranks < 5 ? 1 : 3) {
             sl_status status = sl_spawn(one->run, NULL, ranks, &options);
             if (status != SL_OK)
                 print_error("%s, %d ranks: %s\n", one->name, ranks, sl_error_text());

@@ -6,6 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* ThreadSanitizer looks for what threads do to each other, which is alike in all cases of a kind.
+ */
+#ifdef __SANITIZE_THREAD__
+enum { EACH = 4 };
+#else
+enum { EACH = 1 };
+#endif
+
 static void every_case_matches_the_reference_on_every_device(void **state)
 {
     const lab *all = *state;
@@ -13,8 +21,9 @@ static void every_case_matches_the_reference_on_every_device(void **state)
     FREED case_spec *list = case_list(all->seed, &count);
     bool seen[CASE_KINDS] = {false};
     for (size_t i = 0; i < count; i++) {
+        bool is_first = !seen[list[i].kind];
         seen[list[i].kind] = true;
-        if (*list[i].name)
+        if (*list[i].name || (i % EACH > 0 && !is_first))
             continue;
         op_case c;
         case_build(&list[i], all->seed, &c);

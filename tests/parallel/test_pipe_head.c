@@ -297,7 +297,8 @@ static void check_near(const outcome *a, const outcome *b, double tolerance)
             fail_msg("value %ld is %g and %g", (long)i, (double)a->values[i], (double)b->values[i]);
 }
 
-static void check_models(pipe_case c, double tolerance)
+/* Each schedule with one number of ranks, which differs from model to model. */
+static void check_models(pipe_case c, int number, double tolerance)
 {
     outcome whole = {0}, one = {0};
     c.ranks = 1;
@@ -306,14 +307,14 @@ static void check_models(pipe_case c, double tolerance)
     c.blocks = BLOCKS;
     run_case(&c, &one);
     check_near(&whole, &one, tolerance);
-    for (int kind = 0; kind < NAMES; kind++)
-        for (c.ranks = 2; c.ranks <= 4; c.ranks++) {
-            outcome split = {0};
-            c.schedule = names[kind];
-            run_case(&c, &split);
-            check_same(&one, &split);
-            free(split.values);
-        }
+    for (int kind = 0; kind < NAMES; kind++) {
+        outcome split = {0};
+        c.ranks = 2 + (kind + number) % 3;
+        c.schedule = names[kind];
+        run_case(&c, &split);
+        check_same(&one, &split);
+        free(split.values);
+    }
     free(whole.values);
     free(one.values);
 }
@@ -325,9 +326,9 @@ split_head_gives_the_same_bits_for_any_ranks_and_those_of_the_whole_to_rounding(
                                   SL_RECOMPUTE_EXCEPT_LAST};
     for (int model = 0; model < 4; model++) {
         pipe_case c = {.is_decoder = model % 2, .tie = model / 2, .recompute = modes[model]};
-        check_models(c, 1e-5);
+        check_models(c, model, 1e-5);
         c.precision = SL_PRECISION_BF16;
-        check_models(c, 0.02);
+        check_models(c, model + 1, 0.02);
     }
 }
 
