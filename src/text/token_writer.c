@@ -159,6 +159,22 @@ static sl_status write_blocks(writer *job, source *text)
     }
 }
 
+static int64_t tokens_before_text(const sli_token_output *output)
+{
+    return output->unfinished ? json_integer_value(json_object_get(output->before, "tokens"))
+                              : output->tokens;
+}
+
+/* A text that the tokenizer loses leaves nothing of itself either. */
+static sl_status check_has_tokens(writer *job, const source *text, int64_t tokens_before)
+{
+    if (job->output.tokens > tokens_before)
+        return SL_OK;
+    SL_TRY(sli_token_output_drop_text(&job->output));
+    return sl_error(SL_ERR_FORMAT, "%s: expected text, but nothing in it is a token",
+                    text->blocks.path);
+}
+
 static sl_status end_text(writer *job, const source *text)
 {
     int32_t end = sl_vocab_end(job->vocab);
@@ -192,13 +208,16 @@ static sl_status write_text(writer *job, const char *path, int index)
 {
     source text;
     bool is_done = false;
-    SL_TRY(open_source(path, &text));
     sl_status status;
+    SL_TRY(open_source(path, &text));
+    int64_t before = tokens_before_text(&job->output);
     SLI_TRY_OR_FAIL(pass_over_recorded(job, &text, index, &is_done));
-    if (is_done)
-        goto fail;
-    SLI_TRY_OR_FAIL(write_blocks(job, &text));
-    status = end_text(job, &text);
+    if (!is_done) {
+        SLI_TRY_OR_FAIL(write_blocks(job, &text));
+        SLI_TRY_OR_FAIL(check_has_tokens(job, &text, before));
+        SLI_TRY_OR_FAIL(end_text(job, &text));
+    }
+    status = SL_OK;
 fail:
     close_source(&text);
     return status;

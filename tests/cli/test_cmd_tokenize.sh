@@ -61,6 +61,17 @@ grep -q "3 tokens written to x.bin" out || fail "-o: other words"
 grep -q "3 tokens written to x.bin (those of 5 B of text by an earlier call)" out || fail "--resume: other words"
 refused 1 "./one is an input and must not be overwritten" "${tokenize[@]}" two one -o ./one
 [ "$(cat one)" = " a" ] || fail "an input was overwritten"
+
+# A text in which nothing is a token leaves the older file.
+cp x.bin older
+cat >few.json <<'EOF'
+{"added_tokens": [], "normalizer": null, "post_processor": null, "decoder": null,
+ "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+ "model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}}
+EOF
+printf zzz >nothing
+refused 1 "nothing: expected text, but nothing in it is a token" "$program" tokenize --tokenizer few.json two nothing -o x.bin
+cmp x.bin older || fail "an older file was replaced by no tokens"
 refused 2 "--resume needs --output" "${tokenize[@]}" --print --resume
 if command -v script >/dev/null; then
     script -qec "$program tokenize --tokenizer ranks --splitter gpt2 one two -o x.bin" /dev/null >out </dev/null

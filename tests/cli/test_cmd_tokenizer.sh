@@ -15,6 +15,16 @@ grep -q '"eos_token": "<|endoftext|>"' tok/tokenizer_config.json || fail "no end
 printf ' ab cd' >text
 "$program" tokenize --tokenizer tok --print <text >ids
 "$program" tokenize --tokenizer tok --decode <ids | cmp - text || fail "another text"
+if "$python" -c 'import transformers' 2>err; then
+    "$python" - tok "$(tr '\n' ' ' <ids)" >out 2>err <<'EOF' || fail "transformers"
+import sys
+from transformers import AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])
+assert tokenizer(" ab cd").input_ids == [int(word) for word in sys.argv[2].split()], tokenizer(" ab cd").input_ids
+assert tokenizer("ab<|endoftext|>").input_ids == [257, 0] and tokenizer.eos_token_id == 0
+EOF
+fi
 
 # The same again, with other tokens; a file that is not UTF-8 is warned of.
 printf 'ab\377ab ab\n' >c.txt

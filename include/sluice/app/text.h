@@ -315,11 +315,12 @@ typedef struct sl_tokens_written {
  * NULL.
  *
  * Errors: as sl_tokens_encode; SL_ERR_NOT_FOUND, SL_ERR_IO; SL_ERR_FORMAT for a text that is empty,
- * or of which more than a third is not UTF-8, where another file has the manifest's name, and to
- * resume where what was written is not what its record says; SL_ERR_CONFLICT where another process
- * writes the file; SL_ERR_INVALID where it is one of the texts, or a next file would replace one of
- * other tokens, and to resume with another tokenizer or other texts; SL_ERR_UNSUPPORTED where the
- * tokens may need a next file, and none can follow the name. */
+ * in which nothing is a token, or of which more than a third is not UTF-8, where another file has
+ * the manifest's name, and to resume where what was written is not what its record says;
+ * SL_ERR_CONFLICT where another process writes the file; SL_ERR_INVALID where it is one of the
+ * texts, or a next file would replace one of other tokens, and to resume with another tokenizer or
+ * other texts; SL_ERR_UNSUPPORTED where the tokens may need a next file, and none can follow the
+ * name. */
 sl_status sl_tokens_write(const sl_vocab *vocab, const char *const *texts, int count,
                           const char *path, const sl_tokens_writing *writing,
                           sl_tokens_written *out);
