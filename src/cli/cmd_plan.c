@@ -90,7 +90,7 @@ static const sl_option options[] = {
      .needs = "cluster",
      .help = "Tokens of the whole training, to say how long it takes with failures"},
     {.name = "seed", .value = "S", .group = "Cluster", FIELD(SEED, run.seed),
-     .help = "With --cluster: by which seed failures are drawn"},
+     .help = "With --cluster: by which seed jitter, slow nodes and failures are drawn"},
     {.name = "what-if", .value = "NAME=N[,N...]", .group = "Cluster", FIELD(TEXT, what_if),
      .is_item = cli_is_what_if, .needs = "cluster",
      .help = "Plan again for changed clusters: links=2 is twice the bytes per second, failures=2 twice as many "

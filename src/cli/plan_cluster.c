@@ -108,12 +108,13 @@ static json_t *describe_plan(const sl_cluster_plan *plan, double tokens)
 {
     json_t *limit = find_limit(plan);
     json_t *object =
-        json_pack("{s:f, s:f, s:I, s:f, s:o, s:f, s:f, s:f, s:f, s:i, s:s, s:o*}", "step_ms",
-                  1e3 * plan->costs.seconds, "tokens_per_s", plan->tokens_per_s, "memory_bytes",
-                  (json_int_t)plan->memory_bytes, "bubble", plan->costs.bubble, "options",
-                  list_options(plan), "pipeline_ms", 1e3 * plan->costs.pipeline, "exchange_ms",
-                  1e3 * plan->costs.exchange, "update_ms", 1e3 * plan->costs.update, "mfu",
-                  plan->mfu, "nodes_used", plan->nodes_used, "neighbours",
+        json_pack("{s:f, s:i, s:f, s:I, s:f, s:o, s:f, s:f, s:f, s:f, s:i, s:s, s:o*}", "step_ms",
+                  1e3 * plan->costs.seconds, "draws", plan->draws, "tokens_per_s",
+                  plan->tokens_per_s, "memory_bytes", (json_int_t)plan->memory_bytes, "bubble",
+                  plan->costs.bubble, "options", list_options(plan), "pipeline_ms",
+                  1e3 * plan->costs.pipeline, "exchange_ms", 1e3 * plan->costs.exchange,
+                  "update_ms", 1e3 * plan->costs.update, "mfu", plan->mfu, "nodes_used",
+                  plan->nodes_used, "neighbours",
                   plan->near_replicas ? "replicas" : "pipeline ranks", "too_large", limit);
     add_members(&object, describe_failures(plan, tokens));
     return object;
@@ -255,6 +256,10 @@ static sl_status print_table(const sl_cluster_plans *found, const char *path, do
     printf("The first: neighbouring devices are %s, on %d node%s\n",
            best->near_replicas ? "replicas of a stage" : "ranks of a pipeline", best->nodes_used,
            best->nodes_used == 1 ? "" : "s");
+    if (best->draws > 0)
+        printf("The first: a step is the mean of %d drawn ones, with jitter and slow nodes, seed "
+               "%" PRIu64 "\n",
+               best->draws, found->seed);
     print_failures(best, tokens, found->seed);
     printf("\nThe options of the first:\n ");
     json_array_foreach(options, index, word)

@@ -27,6 +27,7 @@ enum sli_random_domain {
     SLI_RANDOM_SHUFFLE = 5,
     SLI_RANDOM_CHECK = 6, /* what sl_module_check tries */
     SLI_RANDOM_FAILURES = 7,
+    SLI_RANDOM_JITTER = 8,
 };
 
 typedef struct sli_philox_key {

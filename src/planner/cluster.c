@@ -263,17 +263,18 @@ static sl_status read_failures(const sli_cluster_reader *reader, const sli_clust
 static sl_status read_jitter(const sli_cluster_reader *reader, const sli_cluster_object *object,
                              sli_cluster *out)
 {
-    static const char *const names[] = {"spread", NULL};
-    static const sli_number_field field = {"spread", offsetof(sli_cluster, spread),
-                                           false,    true,
-                                           0,        1,
-                                           0};
+    static const char *const names[] = {"spread", "slow_nodes", "slow_factor", NULL};
+    static const sli_number_field fields[] = {
+        {"spread", offsetof(sli_cluster, spread), false, false, 0, 1, 0},
+        {"slow_nodes", offsetof(sli_cluster, slow_nodes), false, false, 0, 1, 0},
+        {"slow_factor", offsetof(sli_cluster, slow_factor), false, false, 1, 1000, 1}};
     sli_json_value value = sli_cluster_member(object, "jitter");
-    sli_cluster_object jitter = {.path = "jitter", .names = names};
-    if (!value.begin)
-        return sli_cluster_list_input(reader, &jitter, "spread", 0, 0);
-    SL_TRY(sli_cluster_open_object(reader, value, &jitter));
-    return sli_cluster_read_number(reader, &jitter, &field, out);
+    sli_cluster_object jitter = {.path = "jitter"};
+    if (value.begin) {
+        jitter.names = names;
+        SL_TRY(sli_cluster_open_object(reader, value, &jitter));
+    }
+    return sli_cluster_read_numbers(reader, &jitter, fields, COUNT_OF(fields), out);
 }
 
 /* ---- The file ------------------------------------------------------------------------------ */

@@ -8,6 +8,8 @@
  *     save_cluster.c   how long a checkpoint takes
  *     cluster_facts.c  what a search finds out once for many layouts
  *     bound_cluster.c  how long a layout takes at least
+ *     timed_table.c    its table with the times of ranks and links
+ *     jitter.h         what jitter and slow nodes add to it
  *     search_cluster.c which layouts of a model are the best on it */
 #ifndef SLI_PLANNER_CLUSTER_H
 #define SLI_PLANNER_CLUSTER_H
@@ -72,6 +74,8 @@ typedef struct sli_cluster {
     double restart_s, save_bytes_per_s; /* to start again; that a node writes of a checkpoint */
     double repair_s;                    /* until a node that has failed is back */
     double spread; /* standard deviation of a device's time for a step, as a fraction of it */
+    double slow_nodes, slow_factor; /* the fraction of nodes that are slow; how many times as long
+                                       their devices take */
     sl_cluster_input *inputs;
     size_t input_count, input_capacity;
 } sli_cluster;
@@ -162,9 +166,12 @@ sl_status sli_cluster_time_modules(const sli_node_kind *kind, const sl_module *m
  * memory. */
 double sli_cluster_time_update(double memory_bytes_per_s, const sl_optimizer_options *optimizer);
 
-/* How much longer a step takes because the slowest of `ranks` devices decides: the expected largest
- * of so many draws of a normal distribution with mean 1 and the cluster's spread. */
-double sli_cluster_jitter(const sli_cluster *cluster, int ranks);
+/* How many times as long as without jitter a step is expected to take at most, as all its `ranks`
+ * devices, which are on so many nodes, wait for the slowest of them: the expected largest of so
+ * many draws of a normal distribution with mean 1 and the cluster's spread, and where a node is
+ * slow its factor besides. jitter.h draws what it takes. */
+double sli_cluster_jitter(const sli_cluster *cluster, int ranks, int nodes);
+bool sli_cluster_has_jitter(const sli_cluster *cluster);
 
 /* ---- Search ------------------------------------------------------------------------------- */
 

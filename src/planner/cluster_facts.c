@@ -219,7 +219,9 @@ int sli_cluster_search_shards(const sli_cluster_searcher *search, const sli_cand
 double sli_cluster_search_jitter(sli_cluster_searcher *search, int ranks)
 {
     if (ranks != search->jitter_ranks) {
-        search->jitter = sli_cluster_jitter(search->devices.cluster, ranks);
+        const sli_cluster *cluster = search->devices.cluster;
+        int nodes = cluster->slow_nodes > 0 ? sli_devices_count_nodes(&search->devices, ranks) : 0;
+        search->jitter = sli_cluster_jitter(cluster, ranks, nodes);
         search->jitter_ranks = ranks;
     }
     return search->jitter;

@@ -129,7 +129,15 @@ static double expected_largest(int n)
     return sum;
 }
 
-double sli_cluster_jitter(const sli_cluster *cluster, int ranks)
+bool sli_cluster_has_jitter(const sli_cluster *cluster)
 {
-    return cluster->spread > 0 ? 1 + cluster->spread * expected_largest(ranks) : 1;
+    return cluster->spread > 0 || (cluster->slow_nodes > 0 && cluster->slow_factor > 1);
+}
+
+double sli_cluster_jitter(const sli_cluster *cluster, int ranks, int nodes)
+{
+    double none_slow = pow(1 - cluster->slow_nodes, nodes),
+           largest = cluster->spread > 0 ? 1 + cluster->spread * expected_largest(ranks) : 1;
+    return cluster->slow_nodes > 0 ? largest * (none_slow + (1 - none_slow) * cluster->slow_factor)
+                                   : largest;
 }

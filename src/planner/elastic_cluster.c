@@ -45,8 +45,9 @@ static double bound_seconds(const sli_elastic_run *run, int in_turn, int most_ra
     const sli_candidate *planned = &run->found->candidate;
     const sl_step_costs *costs = &run->found->costs;
     int ranks = planned->replicas * planned->pipeline_ranks;
-    double passes = costs->pipeline * (1 - costs->bubble) * planned->pipeline_ranks /
-                    sli_cluster_jitter(run->cluster, ranks);
+    double passes =
+        costs->pipeline * (1 - costs->bubble) * planned->pipeline_ranks /
+        sli_cluster_jitter(run->cluster, ranks, sli_devices_count_nodes(run->devices, ranks));
     return run->cluster->kind_count == 1 ? in_turn * passes / most_ranks * (1 - 1e-9) : 0;
 }
 

@@ -87,158 +87,20 @@ static void sink_layout(sli_cluster_searcher *search, size_t i)
 
 /* ---- Tables ------------------------------------------------------------------------------- */
 
-const char *sli_candidate_schedule(const sli_candidate *candidate)
-{
-    bool is_other =
-        candidate->pipeline_ranks == 1 && sl_schedule_virtual_stages(candidate->schedule) > 1;
-    return is_other ? sl_schedule_names[0] : candidate->schedule;
-}
-
-/* The table as a run writes it; *out is NULL where the schedule does not take these numbers. */
-static sl_status write_table(const sli_candidate *candidate, sl_schedule **out)
-{
-    const sl_schedule_options options = {.ranks = candidate->pipeline_ranks,
-                                         .virtual_stages = candidate->pipeline_ranks > 1
-                                                               ? candidate->virtual_stages
-                                                               : 0,
-                                         .micros = candidate->chunks};
-    sl_status status;
-    SLI_TRY_OR_FAIL(sl_schedule_write(sli_candidate_schedule(candidate), &options, out));
-    status = sl_schedule_recompute(*out, candidate->recompute);
-fail:
-    return status == SL_ERR_INVALID || status == SL_ERR_UNSUPPORTED ? SL_OK : status;
-}
-
-/* The links between the ranks of neighbouring stages. */
-static void fill_links(const sli_cluster_searcher *search, const sli_device_grid *grid,
-                       const sl_schedule *table, sl_link_cost *links)
-{
-    const int *placement = sl_schedule_placement(table);
-    for (int s = 0; s + 1 < sl_schedule_stages(table); s++) {
-        sl_link_cost *link = &links[placement[s] * grid->pipeline_ranks + placement[s + 1]];
-        if (placement[s] != placement[s + 1] && link->seconds_per_byte <= 0)
-            *link = sli_devices_rank_link(&search->devices, grid, placement[s], placement[s + 1]);
-    }
-}
-
-/* What a table is timed with. */
-typedef struct table_speed {
-    sl_device_plan *devices;            /* [ranks] */
-    sl_module_profile *modules;         /* [modules] with the jitter */
-    const sl_module_profile **of_ranks; /* [ranks] */
-    sl_link_cost *links;                /* [ranks][ranks] */
-} table_speed;
-
-static void free_speed(table_speed *speed)
-{
-    free(speed->devices);
-    free(speed->modules);
-    free(speed->of_ranks);
-    free(speed->links);
-}
-
-static sl_status make_speed(const sli_cluster_searcher *search, const sli_grid_costs *grid,
-                            const sl_schedule *table, const sli_micro_size *size, bool is_cuda,
-                            table_speed *out)
-{
-    size_t ranks = (size_t)grid->grid.pipeline_ranks;
-    double jitter = grid->jitter;
-    *out = (table_speed){
-        .devices = calloc(ranks, sizeof *out->devices),
-        .modules = calloc((size_t)search->modules, sizeof *out->modules),
-        .of_ranks = calloc(ranks, sizeof *out->of_ranks),
-        .links = calloc(ranks * ranks, sizeof *out->links),
-    };
-    if (!out->devices || !out->modules || !out->of_ranks || !out->links)
-        return sli_no_memory(NULL, "the times of %zu ranks", ranks);
-    for (int i = 0; i < search->modules; i++) {
-        const sl_module_profile *counted = &size->modules[i];
-        out->modules[i] =
-            (sl_module_profile){counted->forward * jitter, counted->backward * jitter,
-                                counted->backward_input * jitter, counted->backward_weight * jitter,
-                                counted->output_bytes};
-    }
-    for (size_t rank = 0; rank < ranks; rank++) {
-        out->of_ranks[rank] = out->modules;
-        snprintf(out->devices[rank].name, sizeof out->devices[rank].name, "%s",
-                 is_cuda ? "cuda:0" : "cpu:0");
-    }
-    fill_links(search, &grid->grid, table, out->links);
-    return SL_OK;
-}
-
-/* The micro-batches of an evaluation. */
-typedef struct evaluated_micros {
-    int64_t rows; /* of the largest */
-    int count;
-} evaluated_micros;
-
-static evaluated_micros find_evaluated(const sli_cluster_job *job, const sli_candidate *candidate)
-{
-    int64_t all = job->eval_rows > 0 ? job->eval_rows : 1;
-    int count = sl_micro_batches(all, candidate->chunks, NULL);
-    return (evaluated_micros){(all + count - 1) / count, count};
-}
-
 /* Cut by time, or where that does not fit by what stages hold. */
 static sl_status add_cuts(sli_cluster_searcher *search, sli_search *results,
-                          const sli_candidate *candidate, const sli_layout *layout,
-                          const sli_layout_speed *speed, sli_micro_size *size)
+                          const sli_candidate *candidate, const sli_timed_table *timed)
 {
-    int stages = sl_schedule_stages(layout->table);
+    int stages = sl_schedule_stages(timed->table);
     const int *balance = NULL;
+    sli_micro_size *size = timed->size;
     SL_TRY(sli_cluster_search_cut(search, size->cuts, size->costs, stages, &balance));
-    SL_TRY(sli_search_add(results, candidate, layout, speed, balance));
+    SL_TRY(sli_search_add(results, candidate, &timed->layout, &timed->speed, balance));
     if (results->fits || stages == 1)
         return SL_OK;
     SL_TRY(
         sli_cluster_search_cut(search, search->byte_cuts, search->module_bytes, stages, &balance));
-    return sli_search_add(results, candidate, layout, speed, balance);
-}
-
-static sl_status add_table(sli_cluster_searcher *search, sli_search *results,
-                           const sli_bounded_layout *bounded, const sl_schedule *table,
-                           sli_micro_size *size)
-{
-    const sli_cluster_job *job = search->job;
-    const sli_candidate *candidate = &bounded->candidate;
-    const sli_grid_costs *grid = &search->grids[bounded->grid];
-    const sli_used_devices used = sli_cluster_search_used(search, candidate);
-    const evaluated_micros evaluated = find_evaluated(job, candidate);
-    int ranks = candidate->replicas * candidate->pipeline_ranks;
-    table_speed times;
-    sl_status status = make_speed(search, grid, table, size, used.is_cuda, &times);
-    const sli_layout layout = {.model = job->model,
-                               .table = table,
-                               .replicas = candidate->replicas,
-                               .shards = sli_cluster_search_shards(search, candidate),
-                               .accumulate = 1,
-                               .row_tokens = job->row_tokens,
-                               .micro_rows = size->rows,
-                               .eval_micro_rows = evaluated.rows,
-                               .eval_micros = evaluated.count,
-                               .precision = job->precision,
-                               .optimizer = job->optimizer,
-                               .zero = candidate->zero,
-                               .keeps_best = job->keeps_best,
-                               .ranks = ranks,
-                               .processes = true,
-                               .ranks_here = ranks,
-                               .devices = times.devices,
-                               .has_own_memory = true};
-    const sli_layout_speed speed = {.profiles = times.of_ranks,
-                                    .links = times.links,
-                                    .reduce = grid->reduce,
-                                    .gather = grid->gather,
-                                    .update_per_byte =
-                                        sli_cluster_time_update(used.memory_bytes_per_s,
-                                                                &job->optimizer),
-                                    .hides_exchange = used.is_cuda};
-    SLI_TRY_OR_FAIL(status);
-    status = add_cuts(search, results, candidate, &layout, &speed, size);
-fail:
-    free_speed(&times);
-    return status;
+    return sli_search_add(results, candidate, &timed->layout, &timed->speed, balance);
 }
 
 /* What some rank holds at least of values, gradients and the optimizer's state: an equal part, and
@@ -303,17 +165,13 @@ static void add_misfit(sli_misfit *misfits, const sli_misfit *layout)
 static sl_status try_recomputation(sli_cluster_searcher *search, sli_search *results,
                                    const sli_bounded_layout *layout, bool *has_table)
 {
-    sl_schedule *table;
-    sli_micro_size *size;
-    SL_TRY(write_table(&layout->candidate, &table));
-    *has_table = table != NULL;
-    if (!table)
-        return SL_OK;
-    sl_status status;
-    SLI_TRY_OR_FAIL(sli_cluster_search_size(search, &layout->candidate, &size));
-    status = add_table(search, results, layout, table, size);
-fail:
-    sl_schedule_destroy(&table);
+    sli_timed_table timed;
+    sl_status status =
+        sli_timed_table_open(search, &layout->candidate, layout->grid, false, &timed);
+    *has_table = timed.table != NULL;
+    if (status == SL_OK && timed.table)
+        status = add_cuts(search, results, &layout->candidate, &timed);
+    sli_timed_table_close(&timed);
     return status;
 }
 
@@ -325,7 +183,7 @@ static sl_status try_tables(sli_cluster_searcher *search, sli_search *results,
     bool has_table = true, is_simulated = false;
     sli_micro_size *size;
     SL_TRY(sli_cluster_search_size(search, &layout.candidate, &size));
-    const evaluated_micros evaluated = find_evaluated(search->job, &layout.candidate);
+    const sli_evaluated_micros evaluated = sli_find_evaluated(search->job, &layout.candidate);
     const sli_misfit own = {layout.candidate.replicas,
                             size->rows,
                             evaluated.rows,
@@ -510,45 +368,42 @@ static int64_t count_actions(const sl_schedule *table)
     return count;
 }
 
-static sl_status simulate_table(sli_cluster_searcher *search, const sli_found_layout *found,
-                                const sl_schedule *table, sl_simulation *simulation)
+sl_status sli_found_table_open(const sli_cluster_job *job, const sli_cluster *cluster,
+                               const sli_found_layout *found, bool each, sli_found_table *out)
 {
-    sli_micro_size *size;
-    table_speed times;
     size_t grid;
-    SL_TRY(sli_cluster_search_size(search, &found->candidate, &size));
-    SL_TRY(sli_cluster_search_grid(search, &found->candidate, &grid));
-    bool is_cuda = sli_cluster_search_used(search, &found->candidate).is_cuda;
-    sl_status status = make_speed(search, &search->grids[grid], table, size, is_cuda, &times);
-    const sl_partition_costs costs = {.modules = search->modules,
-                                      .profiles = times.of_ranks,
-                                      .table = table,
-                                      .model = search->job->model,
-                                      .links = times.links};
-    SLI_TRY_OR_FAIL(status);
-    status = sl_partition_simulate(&costs, found->balance, simulation);
-fail:
-    free_speed(&times);
-    return status;
+    *out = (sli_found_table){.search = {.job = job}};
+    SL_TRY(prepare(&out->search, cluster));
+    SL_TRY(sli_cluster_search_grid(&out->search, &found->candidate, &grid));
+    SL_TRY(sli_timed_table_open(&out->search, &found->candidate, grid, each, &out->timed));
+    out->grid = out->search.grids[grid].grid;
+    out->actions = out->timed.table ? count_actions(out->timed.table) : 0;
+    return SL_OK;
+}
+
+void sli_found_table_close(sli_found_table *table)
+{
+    sli_timed_table_close(&table->timed);
+    free_search(&table->search);
 }
 
 sl_status sli_cluster_simulate(const sli_cluster_job *job, const sli_cluster *cluster,
                                const sli_found_layout *found, int64_t most, sl_schedule **table,
                                sl_simulation *simulation)
 {
-    sli_cluster_searcher search = {.job = job};
+    sli_found_table opened;
     *simulation = (sl_simulation){0};
-    SL_TRY(write_table(&found->candidate, table));
-    if (!*table || count_actions(*table) > most) {
-        sl_schedule_destroy(table);
-        return SL_OK;
+    *table = NULL;
+    sl_status status = sli_found_table_open(job, cluster, found, false, &opened);
+    if (status == SL_OK && opened.timed.table && opened.actions <= most) {
+        const sl_partition_costs costs =
+            sli_layout_partition_costs(&opened.timed.layout, &opened.timed.speed);
+        status = sl_partition_simulate(&costs, found->balance, simulation);
+        if (status == SL_OK) {
+            *table = opened.timed.table;
+            opened.timed.table = NULL;
+        }
     }
-    sl_status status;
-    SLI_TRY_OR_FAIL(prepare(&search, cluster));
-    status = simulate_table(&search, found, *table, simulation);
-fail:
-    free_search(&search);
-    if (status != SL_OK)
-        sl_schedule_destroy(table);
+    sli_found_table_close(&opened);
     return status;
 }

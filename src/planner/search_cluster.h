@@ -83,6 +83,50 @@ typedef struct sli_cluster_searcher {
     sli_cluster_search *counts;
 } sli_cluster_searcher;
 
+/* The micro-batches of an evaluation. */
+typedef struct sli_evaluated_micros {
+    int64_t rows; /* of the largest */
+    int count;
+} sli_evaluated_micros;
+
+sli_evaluated_micros sli_find_evaluated(const sli_cluster_job *job, const sli_candidate *candidate);
+
+/* The table as a run writes it; *out is NULL where the schedule does not take these numbers.
+ * (timed_table.c) */
+sl_status sli_candidate_write_table(const sli_candidate *candidate, sl_schedule **out);
+
+/* A layout's table and what it is timed with. (timed_table.c) */
+typedef struct sli_timed_table {
+    sl_schedule *table;                 /* NULL: the schedule does not take these numbers */
+    sli_micro_size *size;               /* the search's */
+    sl_device_plan *devices;            /* [ranks] */
+    sl_module_profile *modules;         /* [modules], or [ranks][modules] */
+    const sl_module_profile **of_ranks; /* [ranks] */
+    sl_link_cost *links;                /* [ranks][ranks] */
+    sli_layout layout;                  /* of these */
+    sli_layout_speed speed;
+} sli_timed_table;
+
+/* With the times of the grid's jitter, which all ranks share, or with `each` has every one. To be
+ * closed, after an error too. */
+sl_status sli_timed_table_open(sli_cluster_searcher *search, const sli_candidate *candidate,
+                               size_t grid, bool each, sli_timed_table *out);
+void sli_timed_table_close(sli_timed_table *timed);
+/* Gives a rank that has times of its own those of a device that takes so many times as long. */
+void sli_timed_table_scale(sli_timed_table *timed, int rank, double factor);
+
+/* The table of a layout that was found; to be closed, after an error too. */
+typedef struct sli_found_table {
+    sli_cluster_searcher search;
+    sli_timed_table timed;
+    sli_device_grid grid;
+    int64_t actions;
+} sli_found_table;
+
+sl_status sli_found_table_open(const sli_cluster_job *job, const sli_cluster *cluster,
+                               const sli_found_layout *found, bool each, sli_found_table *out);
+void sli_found_table_close(sli_found_table *table);
+
 void sli_micro_size_destroy(sli_micro_size *size, int modules);
 void sli_free_cuts(int **cuts, int modules);
 sli_used_devices sli_cluster_search_used(const sli_cluster_searcher *search,

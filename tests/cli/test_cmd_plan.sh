@@ -201,6 +201,7 @@ cmp -s out planned.json || fail "--cluster: -o differs"
 [ "$(query 'all(abs(p["step_ms"] * p["tokens_per_s"] / 64e3 - 1) < 1e-6 for p in plans)')" = True ] || fail "--cluster: other tokens a step"
 [ "$(query 'all(0 < p["mfu"] < 1 and 0 < p["kept_fraction"] < 1 and p["nodes_used"] == 1 and p["days"] > 0 for p in plans)')" = True ] ||
     fail "--cluster: impossible numbers"
+[ "$(query 'all(p["draws"] == 32 for p in plans)')" = True ] || fail "--cluster: no draws of jitter"
 [ "$(query 'all(0 < p["days_low"] <= p["days"] <= p["days_high"] and p["runs"] == 1000 for p in plans)')" = True ] ||
     fail "--cluster: impossible days"
 [ "$(query 'all(abs(p["kept_fraction"] / p["daly_kept_fraction"] - 1) < 0.01 for p in plans)')" = True ] || fail "--cluster: other losses than Daly's"
@@ -226,6 +227,7 @@ assert sum(title.startswith("stage 1, forward of micro-batch") for title in titl
     fail "--cluster, the table: status $?"
 grep -q "^2 x 1, [0-9]* chunks* .*%" out || fail "--cluster: an option is not kept"
 grep -q "tokens a day, [0-9.]* [a-z]* for 1e+09 tokens ([0-9.]* [a-z]* to [0-9.]* [a-z]* in 90% of the runs)$" out || fail "--cluster: no days"
+grep -q "^The first: a step is the mean of 32 drawn ones, with jitter and slow nodes, seed 1$" out || fail "--cluster: no word of jitter"
 grep -q "^  nodes\[0\].efficiency = 0.5$" out || fail "--cluster: a default is not said"
 "$program" train "${run[@]}" --plan planned.json --epochs 1 --max-batches 2 --eval-max-batches 1 >out 2>err || fail "--cluster, a run: status $?"
 

@@ -70,10 +70,14 @@ static void exchange_goes_to_every_replica(void **state)
 static void jitter_is_that_of_the_slowest(void **state)
 {
     const sli_cluster none = {0}, some = {.spread = 0.1};
-    assert_float_equal(sli_cluster_jitter(&none, 1000), 1, 0);
-    assert_float_equal(sli_cluster_jitter(&some, 1), 1, 1e-6);
-    assert_float_equal(sli_cluster_jitter(&some, 2), 1 + 0.1 / sqrt(M_PI), 1e-6);
-    assert_true(sli_cluster_jitter(&some, 1000) > 1.32 && sli_cluster_jitter(&some, 1000) < 1.33);
+    assert_float_equal(sli_cluster_jitter(&none, 1000, 1000), 1, 0);
+    assert_float_equal(sli_cluster_jitter(&some, 1, 1), 1, 1e-6);
+    assert_float_equal(sli_cluster_jitter(&some, 2, 2), 1 + 0.1 / sqrt(M_PI), 1e-6);
+    /* Of two nodes with one chance in ten each, one is slow 19 times of 100. */
+    const sli_cluster slow = {.slow_nodes = 0.1, .slow_factor = 2};
+    assert_float_equal(sli_cluster_jitter(&slow, 16, 2), 1.19, 1e-12);
+    assert_true(sli_cluster_jitter(&some, 1000, 1000) > 1.32 &&
+                sli_cluster_jitter(&some, 1000, 1000) < 1.33);
 }
 
 /* ---- What is read and computed -------------------------------------------------------------- */

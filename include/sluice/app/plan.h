@@ -152,7 +152,8 @@ typedef struct sl_cluster_plan {
     bool near_replicas; /* neighbouring devices are replicas of a stage; else ranks of a pipeline */
     int64_t batch_size; /* rows of a replica, which has one shard */
     int stages, *balance; /* [stages] modules of each */
-    sl_step_costs costs;
+    sl_step_costs costs;  /* the mean of so many drawn steps; with no draws there is no jitter */
+    int draws;
     double tokens_per_s;
     double mfu;           /* the model's FLOP, without recomputation, of the devices' peak */
     int64_t memory_bytes; /* of the device that needs most */
@@ -175,7 +176,7 @@ typedef struct sl_cluster_plans {
     int64_t too_large; /* of these, left out for the size of their tables */
     bool is_cut_off;   /* more shapes than were ordered could be among the best: those with the
                           shortest steps were */
-    uint64_t seed;     /* of the simulated failures: the run's */
+    uint64_t seed;     /* of what is drawn, jitter and failures: the run's */
 } sl_cluster_plans;
 
 /* Searches the best plans of the run `options->run` on the cluster that the file `path` describes

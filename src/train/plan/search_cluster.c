@@ -2,7 +2,7 @@
  */
 #include "core/error.h"
 #include "nn/module.h"
-#include "planner/cluster.h"
+#include "planner/jitter.h"
 #include "sluice/app/plan.h"
 #include "train/plan/cluster_failures.h"
 #include "train/plan/plan.h"
@@ -155,6 +155,11 @@ static sl_status fill_space(search *s, sli_search_space *space)
 
 /* ---- What is found -------------------------------------------------------------------------- */
 
+static double step_tokens(const search *s)
+{
+    return (double)s->rows * (double)s->run->bptt;
+}
+
 static sl_status describe_plan(const search *s, const sli_devices *devices, double flop,
                                const sli_found_layout *found, sl_cluster_plan *out)
 {
@@ -178,8 +183,9 @@ static sl_status describe_plan(const search *s, const sli_devices *devices, doub
     if (!out->balance)
         return sli_no_memory(NULL, "a plan of %d stages", found->stages);
     memcpy(out->balance, found->balance, balance_bytes);
-    out->tokens_per_s = (double)s->rows * (double)s->run->bptt / found->costs.seconds;
-    out->mfu = flop / (found->costs.seconds * sli_devices_used(devices, ranks).flops);
+    SL_TRY(sli_draw_step(&s->job, &s->cluster, found, s->run->seed, &out->costs, &out->draws));
+    out->tokens_per_s = step_tokens(s) / out->costs.seconds;
+    out->mfu = flop / (out->costs.seconds * sli_devices_used(devices, ranks).flops);
     return SL_OK;
 }
 
@@ -225,6 +231,13 @@ static void insert_plan(described_plan *plans, int count)
     plans[i] = last;
 }
 
+/* The layouts that are found take at most so many times as long as their drawn steps. */
+static double find_jitter(const search *s, const sli_devices *devices)
+{
+    return sli_cluster_jitter(&s->cluster, devices->count,
+                              sli_devices_count_nodes(devices, devices->count));
+}
+
 static int count_wanted(const search *s)
 {
     return s->options->best_only ? 1 : SL_PLANS_FOUND;
@@ -242,13 +255,13 @@ static sl_status pick_plans(const search *s, const sli_devices *devices, double 
     for (int i = 0; i < s->results.count; i++) {
         described_plan *next = &plans[*count];
         next->place = i;
-        SL_TRY(describe_plan(s, devices, flop, &s->found[i], &next->plan));
+        double least_s = s->found[i].costs.seconds / find_jitter(s, devices);
         if (*count == wanted &&
-            next->plan.tokens_per_s <= kept_tokens_per_s(&plans[wanted - 1].plan)) {
-            free_described(next);
+            step_tokens(s) / least_s <= kept_tokens_per_s(&plans[wanted - 1].plan)) {
             *looks_at_all = false;
             return SL_OK;
         }
+        SL_TRY(describe_plan(s, devices, flop, &s->found[i], &next->plan));
         SL_TRY(simulate_failures(s, devices, next));
         insert_plan(plans, (*count)++);
         if (*count > wanted)
@@ -257,8 +270,9 @@ static sl_status pick_plans(const search *s, const sli_devices *devices, double 
     return SL_OK;
 }
 
-/* Searches again for all layouts whose steps are short enough to train `least` tokens a second. */
-static sl_status search_all_that_matter(search *s, double least)
+/* Searches again for all layouts whose drawn steps may be short enough to train `least` tokens a
+ * second. */
+static sl_status search_all_that_matter(search *s, const sli_devices *devices, double least)
 {
     sli_cluster_search counts;
     free(s->found);
@@ -266,7 +280,7 @@ static sl_status search_all_that_matter(search *s, double least)
     if (!s->found)
         return sli_no_memory(NULL, "plans");
     s->results = (sli_search){.wanted = MOST_ORDERED,
-                              .most_seconds = (double)s->rows * (double)s->run->bptt / least,
+                              .most_seconds = step_tokens(s) / least * find_jitter(s, devices),
                               .prefers_fewer_ranks = true,
                               .holder = "device",
                               .found = s->found};
@@ -286,8 +300,9 @@ static sl_status order_plans(search *s, const sli_devices *devices,
     SL_TRY(pick_plans(s, devices, flop, plans, count, &looks_at_all));
     for (int i = 0; i < *count && kept_tokens_per_s(&plans[i].plan) > 0; i++)
         least = kept_tokens_per_s(&plans[i].plan);
-    if (s->cluster.mtbf_s > 0 && s->results.count == SL_PLANS_FOUND && least > 0) {
-        SL_TRY(search_all_that_matter(s, least));
+    bool may_others = s->cluster.mtbf_s > 0 || sli_cluster_has_jitter(&s->cluster);
+    if (may_others && s->results.count == SL_PLANS_FOUND && least > 0) {
+        SL_TRY(search_all_that_matter(s, devices, least));
         while (*count > 0)
             free_described(&plans[--*count]);
         SL_TRY(pick_plans(s, devices, flop, plans, count, &looks_at_all));
