@@ -186,13 +186,12 @@ sl_status sli_draw_step(const sli_cluster_job *job, const sli_cluster *cluster,
     *draws = 0;
     if (!sli_cluster_has_jitter(cluster))
         return SL_OK;
-    sl_status status = sli_found_table_open(job, cluster, found, true, &table);
-    if (status == SL_OK)
-        status = find_work(&table, found->balance, &work);
-    if (status == SL_OK) {
-        *draws = count_draws(table.actions);
-        status = draw_steps(&table, found->balance, &work, seed, *draws, out);
-    }
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_found_table_open(job, cluster, found, true, &table));
+    SLI_TRY_OR_FAIL(find_work(&table, found->balance, &work));
+    *draws = count_draws(table.actions);
+    status = draw_steps(&table, found->balance, &work, seed, *draws, out);
+fail:
     free(work.busy);
     sli_found_table_close(&table);
     return status;

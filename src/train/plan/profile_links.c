@@ -173,9 +173,10 @@ static sl_status time_thread(sl_group *group, void *arg)
     level_times own = {0}, *out = sl_group_rank(group) == 0 ? arg : &own;
     int partner = sl_group_rank(group) ^ 1;
     two_ways ways;
-    sl_status status = open_ways(group, &ways);
-    if (status == SL_OK)
-        status = time_level(&ways, partner < sl_group_size(group) ? partner : NOBODY, out);
+    sl_status status;
+    SLI_TRY_OR_FAIL(open_ways(group, &ways));
+    status = time_level(&ways, partner < sl_group_size(group) ? partner : NOBODY, out);
+fail:
     close_ways(&ways);
     return status;
 }
@@ -252,13 +253,12 @@ sl_status sl_profile_links(sl_group *group, int rack_nodes, char **text)
     if (rack_nodes < 0)
         return sl_error(SL_ERR_INVALID, "the nodes of a rack must be 0 or more, got %d",
                         rack_nodes);
-    sl_status status = find_hosts(group, &links);
-    if (status == SL_OK)
-        status = time_threads(group, &links);
-    if (status == SL_OK)
-        status = time_processes(group, &links);
-    if (status == SL_OK)
-        status = write_links(&links, text);
+    sl_status status;
+    SLI_TRY_OR_FAIL(find_hosts(group, &links));
+    SLI_TRY_OR_FAIL(time_threads(group, &links));
+    SLI_TRY_OR_FAIL(time_processes(group, &links));
+    status = write_links(&links, text);
+fail:
     free(links.hosts);
     return status;
 }

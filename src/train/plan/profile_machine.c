@@ -243,9 +243,10 @@ sl_status sl_profile_machine(const sl_train_options *run, int64_t device_memory,
         return sl_error(SL_ERR_INVALID, "a profile of CUDA devices needs the bytes of a device's "
                                         "memory");
     SL_TRY(sli_train_options_check_values(run));
-    sl_status status = measure(&m);
-    if (status == SL_OK)
-        status = write_text(&m, device_memory, text);
+    sl_status status;
+    SLI_TRY_OR_FAIL(measure(&m));
+    status = write_text(&m, device_memory, text);
+fail:
     for (int i = 0; i < m.rungs; i++)
         free(m.times[i]);
     sli_machine_close(&m.machine);
