@@ -259,7 +259,7 @@ static void devices_without_slices_refuse_them(void **state)
                 continue;
             count++;
             check_error(sli_device_attention(device, &a), SL_ERR_INVALID,
-                        "all queries, dense samples");
+                        "all queries and dense samples");
             check_error(sli_device_attention_backward(device, &b), SL_ERR_INVALID,
                         "all queries and dense samples");
         }
