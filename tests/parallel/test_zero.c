@@ -182,7 +182,7 @@ static sl_status consolidate_without_memory(const replica *r, sli_zero *zero, bo
     const sli_device_ops *real = r->device->ops;
     sli_device_ops failing = *real;
     sl_optimizer *whole;
-    failing.allocate = refuse_memory;
+    failing.allocate = failing.allocate_zero = refuse_memory;
     r->device->ops = is_rank_0 ? &failing : real;
     sl_status status = sli_zero_consolidate(zero, 0, &whole);
     r->device->ops = real;
