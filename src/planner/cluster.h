@@ -207,6 +207,11 @@ const char *sli_candidate_schedule(const sli_candidate *candidate);
 sl_status sli_search_cluster(const sli_cluster_job *job, const sli_cluster *cluster,
                              sli_search *results, sli_cluster_search *counts);
 
+/* Where a kind of nodes has a profile, and the table is not large: cuts a layout that was found so
+ * that its simulated step is the shortest (sl_partition_by_time), if that is shorter than it is. */
+sl_status sli_cluster_recut(const sli_cluster_job *job, const sli_cluster *cluster,
+                            sli_found_layout *found);
+
 /* The table of a layout that was found, and its simulation in seconds; both are to be freed. NULL
  * and nothing, where the table has more than `most` actions. */
 sl_status sli_cluster_simulate(const sli_cluster_job *job, const sli_cluster *cluster,

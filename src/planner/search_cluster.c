@@ -387,6 +387,44 @@ void sli_found_table_close(sli_found_table *table)
     free_search(&table->search);
 }
 
+/* Up to a thousand cuts are simulated. */
+static const int64_t most_recut_actions = 2048;
+
+static bool has_profile(const sli_cluster *cluster)
+{
+    for (int i = 0; i < cluster->kind_count; i++)
+        if (cluster->kinds[i].profile.rungs > 0)
+            return true;
+    return false;
+}
+
+static sl_status recut(sli_found_table *opened, sli_found_layout *found)
+{
+    sli_found_layout best;
+    double memory = sli_cluster_search_used(&opened->search, &found->candidate).memory_bytes;
+    sli_search one = {.host_bytes = (uint64_t)memory, .wanted = 1, .found = &best};
+    SL_TRY(
+        sli_search_add(&one, &found->candidate, &opened->timed.layout, &opened->timed.speed, NULL));
+    if (one.count > 0 && best.costs.seconds < found->costs.seconds)
+        *found = best;
+    return SL_OK;
+}
+
+sl_status sli_cluster_recut(const sli_cluster_job *job, const sli_cluster *cluster,
+                            sli_found_layout *found)
+{
+    sli_found_table opened;
+    if (found->stages == 1 || found->stages > SL_MAX_STAGES || !has_profile(cluster))
+        return SL_OK;
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_found_table_open(job, cluster, found, false, &opened));
+    if (opened.actions <= most_recut_actions)
+        status = recut(&opened, found);
+fail:
+    sli_found_table_close(&opened);
+    return status;
+}
+
 sl_status sli_cluster_simulate(const sli_cluster_job *job, const sli_cluster *cluster,
                                const sli_found_layout *found, int64_t most, sl_schedule **table,
                                sl_simulation *simulation)

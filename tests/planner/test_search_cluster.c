@@ -344,6 +344,53 @@ static void best_layouts_are_those_of_the_simulation_of_all(void **state)
     assert_true(pruned > 0);
 }
 
+/* ---- Measured times ------------------------------------------------------------------------- */
+
+/* Modules whose times the search cuts evenly, though the first gradient waits for the last stage.
+ */
+static void measured_times_decide_the_cut(void **state)
+{
+    static const char text[] =
+        "{\"nodes\": [{\"devices\": 3, \"memory_bytes\": 2e9, \"flops_f32\": 1e9, \"profile\": "
+        "{\"precision\": \"f32\", \"row_tokens\": 16, \"modules\": ["
+        "{\"parameters\": 1, \"trained\": 1, \"seconds\": [[5, 1, 0, 1]]},"
+        "{\"count\": 6, \"parameters\": 1, \"trained\": 1, \"seconds\": [[1, 3, 2, 1]]},"
+        "{\"parameters\": 1, \"trained\": 1, \"seconds\": [[0, 7, 6, 1]]}]}}]}";
+    static sli_found_layout found[WANTED * 4];
+    SCOPED(sl_module) *model = make_model(6);
+    sli_cluster cluster;
+    sli_cluster_search counts;
+    sli_search search = {.wanted = WANTED * 4, .found = found};
+    int shorter = 0;
+    check_ok(sli_cluster_parse("measured", text, strlen(text), &cluster));
+    sli_cluster_job job = make_job(model, 3, 3);
+    check_ok(sli_search_cluster(&job, &cluster, &search, &counts));
+    assert_true(search.count > 4);
+    for (int i = 0; i < search.count; i++) {
+        sli_found_layout before = found[i];
+        int modules = 0;
+        check_ok(sli_cluster_recut(&job, &cluster, &found[i]));
+        assert_true(found[i].costs.seconds <= before.costs.seconds);
+        assert_int_equal(found[i].stages, before.stages);
+        shorter += found[i].costs.seconds < before.costs.seconds;
+        for (int s = 0; s < found[i].stages; s++)
+            modules += found[i].balance[s];
+        assert_int_equal(modules, 8);
+        assert_true(found[i].host_bytes > 0);
+        sli_found_layout again = found[i];
+        check_ok(sli_cluster_recut(&job, &cluster, &again));
+        assert_true(again.costs.seconds == found[i].costs.seconds);
+    }
+    assert_true(shorter > 0);
+    /* Rates alone are no measurement. */
+    sli_kind_profile_clear(&cluster.kinds[0].profile);
+    sli_found_layout kept = found[search.count - 1];
+    kept.costs.seconds = 1e9;
+    check_ok(sli_cluster_recut(&job, &cluster, &kept));
+    assert_float_equal(kept.costs.seconds, 1e9, 0);
+    sli_cluster_clear(&cluster);
+}
+
 /* ---- Several kinds of nodes ----------------------------------------------------------------- */
 
 #define NODES_OF(flops, efficiency, device)                                                        \
@@ -523,6 +570,7 @@ int search_cluster_tests(void)
         cmocka_unit_test(frozen_weights_have_no_half),
         cmocka_unit_test(largest_stage_is_as_small_as_any_cut_allows),
         cmocka_unit_test(best_layouts_are_those_of_the_simulation_of_all),
+        cmocka_unit_test(measured_times_decide_the_cut),
         cmocka_unit_test(slowest_kind_is_the_one_that_reaches_least),
         cmocka_unit_test(exchange_is_hidden_where_all_kinds_can),
         cmocka_unit_test(used_devices_are_the_first),

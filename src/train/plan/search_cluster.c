@@ -246,7 +246,7 @@ static int count_wanted(const search *s)
 /* Of those found, from the shortest step on, the ones that train most tokens with failures: what
  * cannot be among them, as its steps without failures train no more tokens, is not simulated.
  * *looks_at_all: all that were found could be among them. */
-static sl_status pick_plans(const search *s, const sli_devices *devices, double flop,
+static sl_status pick_plans(search *s, const sli_devices *devices, double flop,
                             described_plan plans[SL_PLANS_FOUND + 1], int *count,
                             bool *looks_at_all)
 {
@@ -261,6 +261,7 @@ static sl_status pick_plans(const search *s, const sli_devices *devices, double 
             *looks_at_all = false;
             return SL_OK;
         }
+        SL_TRY(sli_cluster_recut(&s->job, &s->cluster, &s->found[i]));
         SL_TRY(describe_plan(s, devices, flop, &s->found[i], &next->plan));
         SL_TRY(simulate_failures(s, devices, next));
         insert_plan(plans, (*count)++);
