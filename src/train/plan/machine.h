@@ -45,6 +45,11 @@ sl_status sli_machine_open(const sl_train_options *options, int64_t document_tok
                            sli_machine *out);
 void sli_machine_close(sli_machine *machine);
 
+/* Whether it takes more than about a second to time modules [modules] that take so long: the ladder
+ * of a machine then ends. What else takes time, devices that are opened on a busy machine, does not
+ * count. */
+bool sli_profile_is_long(const sl_module_profile *times, int modules);
+
 /* A run that has measured itself, and its machine as far as its measures say: a search for it has
  * no more ranks or replicas than the run, and all measures are borrowed. To be closed also after an
  * error. Errors: SL_ERR_UNSUPPORTED for a task, and for devices that are no CPU's cores.

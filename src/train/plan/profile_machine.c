@@ -1,6 +1,5 @@
 /* This machine as a kind of nodes of a cluster file: how fast its devices are for a run's model,
  * all at the same time, and what they have. */
-#include "core/clock.h"
 #include "core/error.h"
 #include "core/host.h"
 #include "core/json.h"
@@ -17,8 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Micro-batches of 2^(rungs - 1) rows whose modules take longer than this are the last. */
-static const double longest_seconds = 1;
 enum { MOST_RUNGS = 14 };
 
 typedef struct measured {
@@ -38,9 +35,8 @@ typedef struct measured {
 /* More rows than there is memory for end the ladder. */
 static sl_status time_ladder(measured *m)
 {
-    double seconds = 0;
-    while (m->rungs < MOST_RUNGS && seconds < longest_seconds) {
-        double start = sli_clock_seconds();
+    bool is_long = false;
+    while (m->rungs < MOST_RUNGS && !is_long) {
         sl_module_profile *times = calloc((size_t)m->modules, sizeof *times);
         if (!times)
             return sli_no_memory(NULL, "the times of %d modules", m->modules);
@@ -51,7 +47,7 @@ static sl_status time_ladder(measured *m)
             return status == SL_ERR_MEMORY && m->rungs > 0 ? SL_OK : status;
         }
         m->times[m->rungs++] = times;
-        seconds = sli_clock_seconds() - start;
+        is_long = sli_profile_is_long(times, m->modules);
     }
     return SL_OK;
 }

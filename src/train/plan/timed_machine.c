@@ -196,11 +196,24 @@ static void keep_slowest(const sl_module_profile *profile, int modules, sl_modul
     }
 }
 
+/* Rounds of two forwards, a backward and its halves; a module like the one before it is not run. */
+bool sli_profile_is_long(const sl_module_profile *times, int modules)
+{
+    enum { ROUNDS = 4 };
+    double seconds = 0;
+    for (int i = 0; i < modules; i++) {
+        const sl_module_profile *own = &times[i];
+        bool is_run =
+            i == 0 || own->forward != own[-1].forward || own->backward != own[-1].backward;
+        seconds += is_run ? ROUNDS * 2 * (own->forward + own->backward) : 0;
+    }
+    return seconds > longest_seconds;
+}
+
 /* Times twice as many rows as were timed last. */
 static sl_status add_rung(const timed_machine *machine, timed_devices *devices)
 {
     device_job *jobs = NULL;
-    double start = sli_clock_seconds();
     sl_module_profile *slowest = calloc((size_t)machine->modules, sizeof *slowest);
     if (!slowest)
         return sli_no_memory(NULL, "the times of %d modules", machine->modules);
@@ -212,12 +225,13 @@ static sl_status add_rung(const timed_machine *machine, timed_devices *devices)
     for (int i = 0; i < devices->count && status == SL_OK; i++)
         keep_slowest(jobs[i].profile, machine->modules, slowest);
     free_jobs(jobs, devices->count);
-    if (status == SL_OK)
-        devices->ladder[devices->rungs++] = slowest;
-    else
+    if (status != SL_OK) {
         free(slowest);
-    devices->is_ended = devices->rungs == LADDER || sli_clock_seconds() - start > longest_seconds;
-    return status;
+        return status;
+    }
+    devices->ladder[devices->rungs++] = slowest;
+    devices->is_ended = devices->rungs == LADDER || sli_profile_is_long(slowest, machine->modules);
+    return SL_OK;
 }
 
 static timed_devices *find_devices(timed_machine *machine, int count)
