@@ -56,9 +56,10 @@ sl_status sl_pipe_optimizer_step(sl_pipe_optimizer *optimizer, double lr, double
 
 /* The pipe's parameters and buffers as a part "model" of a checkpoint: f32 under their names, in
  * the model's order. The items' data are the values themselves, so sl_checkpoint_save writes them
- * from there, and sl_checkpoint_read reads into them. The part lives as long as the pipe. Names do
- * not depend on the cut: another pipe of the same model can read what this one has saved. A pipe of
- * a group has the tensors of its own stages. */
+ * from there, and sl_checkpoint_read reads into them. The part lives as long as the pipe, but its
+ * pointers to values only until sl_saved_model_load. Names do not depend on the cut: another pipe
+ * of the same model can read what this one has saved. A pipe of a group has the tensors of its own
+ * stages. */
 sl_status sl_pipe_get_state(sl_pipe *pipe, sl_checkpoint_part *out);
 
 /* Reads those tensors from the part "model" of a checkpoint that a pipe of any cut has saved. In a

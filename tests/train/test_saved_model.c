@@ -115,6 +115,29 @@ static void inference_in_bf16_uses_the_files_memory(void **state)
     check_same_logits(&copied, &mapped);
 }
 
+static void check_state_is_the_values(const test_pipe *pipe)
+{
+    sl_checkpoint_part state;
+    check_ok(sl_pipe_get_state(pipe->pipe, &state));
+    assert_true(state.count > 0);
+    for (size_t i = 0; i < state.count; i++)
+        assert_ptr_equal(state.items[i].data, sl_tensor_data(sl_parameter_value(
+                                                  find_parameter(pipe, state.items[i].name))));
+}
+
+static void state_of_a_pipe_follows_its_values_into_the_file(void **state)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s", scratch_path(*state, "model"));
+    save_small(path);
+    SCOPED(test_pipe) mapped = open_in_bf16(true);
+    check_state_is_the_values(&mapped);
+    for (int round = 0; round < 2; round++) {
+        check_ok(load(&mapped, path));
+        check_state_is_the_values(&mapped);
+    }
+}
+
 /* The names that PyTorch's state_dict of the tutorials' flat model has, in its order. */
 static void names_are_pytorchs(void **state)
 {
@@ -465,6 +488,7 @@ int saved_model_tests(void)
     const struct CMUnitTest tests[] = {
         WITH_SCRATCH(saved_model_comes_back_in_any_cut),
         WITH_SCRATCH(inference_in_bf16_uses_the_files_memory),
+        WITH_SCRATCH(state_of_a_pipe_follows_its_values_into_the_file),
         WITH_SCRATCH(names_are_pytorchs),
         WITH_SCRATCH(config_gives_the_model_back),
         WITH_SCRATCH(open_model_is_of_one_save),

@@ -232,6 +232,16 @@ sl_status sli_tensors_store(const sli_tensors *tensors)
 
 /* ---- Parts of checkpoints --------------------------------------------------------------- */
 
+/* A load may have given tensors other memory since they were listed. */
+static void find_values(const sli_tensors *tensors)
+{
+    for (size_t i = 0; i < tensors->count; i++) {
+        const sl_tensor *tensor = tensors->entries[i].tensor;
+        if (tensor && sl_device_has_host_memory(sl_tensor_device(tensor)))
+            tensors->items[i].data = sl_tensor_data(tensor);
+    }
+}
+
 sl_status sl_pipe_get_state(sl_pipe *pipe, sl_checkpoint_part *out)
 {
     SLI_CHECK_NOT_NULL(out);
@@ -243,6 +253,7 @@ sl_status sl_pipe_get_state(sl_pipe *pipe, sl_checkpoint_part *out)
         return no_memory();
     if (pipe->tensors->count == 0)
         SL_TRY(list_tensors(pipe, &(listing){.own = true}, pipe->tensors));
+    find_values(pipe->tensors);
     SL_TRY(sli_tensors_open(pipe->tensors, true));
     *out = (sl_checkpoint_part){.name = MODEL,
                                 .items = pipe->tensors->items,
