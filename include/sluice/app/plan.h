@@ -205,7 +205,8 @@ sl_status sl_profile_machine(const sl_train_options *run, int64_t device_memory,
  * one: *text gets the member "links" of a cluster file, with a link for each level that has a pair
  * of ranks: `list`, `node`, and beyond that `rack`, for each so many hosts in the order of ranks
  * (0: racks are not known), and `spine`. Every rank calls it and gets the same text; the caller
- * frees it. Errors: those of sl_group_send; SL_ERR_INVALID for a negative number of hosts. */
+ * frees it. Errors, which break the group: those of sl_group_send and sl_spawn; SL_ERR_INVALID for
+ * a negative number of hosts. */
 sl_status sl_profile_links(sl_group *group, int rack_nodes, char **text);
 
 SL_API_END

@@ -4,6 +4,7 @@
  *
  *     rank 0 ⇄ rank 1    rank 2 ⇄ rank 3    on one node
  *     rank 0 ⇄ rank 2    rank 1 ⇄ rank 3    beyond it */
+#include "comm/agree.h"
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/host.h"
@@ -100,7 +101,8 @@ static void close_ways(two_ways *ways)
 /* ---- Levels --------------------------------------------------------------------------------- */
 
 typedef struct measured_links {
-    int64_t *hosts; /* [ranks] the first rank of each one's host */
+    int64_t *hosts; /* [2 * ranks] the number of each one's host, in the order of ranks; and then
+                       its number of the system */
     int ranks, host_count, rack_nodes;
     level_times levels[SLI_LEVELS];
 } measured_links;
@@ -244,10 +246,10 @@ static sl_status write_links(const measured_links *links, char **text)
     return sli_no_memory(NULL, "the links");
 }
 
-sl_status sl_profile_links(sl_group *group, int rack_nodes, char **text)
+static sl_status measure_links(sl_group *group, int rack_nodes, char **text)
 {
-    SLI_CHECK_NOT_NULL(group);
-    SLI_CHECK_NOT_NULL(text);
+    if (!text)
+        return sl_error(SL_ERR_INVALID, "sl_profile_links: text is NULL");
     *text = NULL;
     measured_links links = {.rack_nodes = rack_nodes};
     if (rack_nodes < 0)
@@ -261,4 +263,10 @@ sl_status sl_profile_links(sl_group *group, int rack_nodes, char **text)
 fail:
     free(links.hosts);
     return status;
+}
+
+sl_status sl_profile_links(sl_group *group, int rack_nodes, char **text)
+{
+    SLI_CHECK_NOT_NULL(group);
+    return sli_group_check(group, measure_links(group, rack_nodes, text));
 }

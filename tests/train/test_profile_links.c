@@ -1,0 +1,54 @@
+/* A job's links: what one rank cannot measure, none does. */
+#include "sluice/app/plan.h"
+#include "support/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { RANKS = 3 };
+
+/* Rank 1 refuses its arguments, stays in the group, and is named to the others. */
+static sl_status refuse_on_rank_1(sl_group *group, void *arg)
+{
+    const int *rack_nodes = arg;
+    char *text = NULL;
+    bool refuses = sl_group_rank(group) == 1;
+    sl_status status = sl_profile_links(group, refuses ? *rack_nodes : 0,
+                                        refuses && *rack_nodes == 0 ? NULL : &text);
+    free(text);
+    bool is_right = status == SL_ERR_INVALID && !text &&
+                    (strncmp(sl_error_text(), "rank 1: ", 8) == 0) == !refuses;
+    return is_right
+               ? SL_OK
+               : sl_error(SL_ERR_INTERNAL, "got \"%s\"", status == SL_OK ? "" : sl_error_text());
+}
+
+static void refusal_of_one_rank_ends_all(void **state)
+{
+    for (int rack_nodes = -1; rack_nodes <= 0; rack_nodes++)
+        check_ok(sl_spawn(refuse_on_rank_1, &rack_nodes, RANKS, NULL));
+}
+
+static sl_status measure(sl_group *group, void *arg)
+{
+    char *text;
+    (void)arg;
+    SL_TRY(sl_profile_links(group, 0, &text));
+    bool has_levels = strstr(text, "\"list\": {") && strstr(text, "\"node\": {");
+    free(text);
+    return has_levels ? SL_OK : sl_error(SL_ERR_INTERNAL, "a level is missing");
+}
+
+static void ranks_of_a_host_have_its_two_levels(void **state)
+{
+    check_ok(sl_spawn(measure, NULL, RANKS, NULL));
+}
+
+int profile_links_tests(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(refusal_of_one_rank_ends_all),
+        cmocka_unit_test(ranks_of_a_host_have_its_two_levels),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
