@@ -27,7 +27,7 @@ typedef struct search {
     int *chunks, chunk_count;
     int virtual_stages[MOST_VIRTUAL_STAGES];
     sli_cluster_job job;
-    sli_found_layout *found; /* [SL_PLANS_FOUND] */
+    sli_found_layout *found; /* [results.wanted] */
     sli_search results;
 } search;
 
@@ -153,6 +153,19 @@ static sl_status fill_space(search *s, sli_search_space *space)
     return limit_replicas(s, space);
 }
 
+/* For so many layouts, whose steps take at most so long; 0: as long as they do. */
+static sl_status begin_search(search *s, int wanted, double most_seconds)
+{
+    free(s->found);
+    s->found = calloc((size_t)wanted, sizeof *s->found);
+    s->results = (sli_search){.wanted = wanted,
+                              .most_seconds = most_seconds,
+                              .prefers_fewer_ranks = true,
+                              .holder = "device",
+                              .found = s->found};
+    return s->found ? SL_OK : sli_no_memory(NULL, "plans");
+}
+
 /* ---- What is found -------------------------------------------------------------------------- */
 
 static double step_tokens(const search *s)
@@ -276,15 +289,7 @@ static sl_status pick_plans(search *s, const sli_devices *devices, double flop,
 static sl_status search_all_that_matter(search *s, const sli_devices *devices, double least)
 {
     sli_cluster_search counts;
-    free(s->found);
-    s->found = calloc(MOST_ORDERED, sizeof *s->found);
-    if (!s->found)
-        return sli_no_memory(NULL, "plans");
-    s->results = (sli_search){.wanted = MOST_ORDERED,
-                              .most_seconds = step_tokens(s) / least * find_jitter(s, devices),
-                              .prefers_fewer_ranks = true,
-                              .holder = "device",
-                              .found = s->found};
+    SL_TRY(begin_search(s, MOST_ORDERED, step_tokens(s) / least * find_jitter(s, devices)));
     return sli_search_cluster(&s->job, &s->cluster, &s->results, &counts);
 }
 
@@ -302,7 +307,7 @@ static sl_status order_plans(search *s, const sli_devices *devices,
     for (int i = 0; i < *count && kept_tokens_per_s(&plans[i].plan) > 0; i++)
         least = kept_tokens_per_s(&plans[i].plan);
     bool may_others = s->cluster.mtbf_s > 0 || sli_cluster_has_jitter(&s->cluster);
-    if (may_others && s->results.count == SL_PLANS_FOUND && least > 0) {
+    if (may_others && looks_at_all && s->results.count == SL_PLANS_FOUND && least > 0) {
         SL_TRY(search_all_that_matter(s, devices, least));
         while (*count > 0)
             free_described(&plans[--*count]);
@@ -423,9 +428,6 @@ static sl_status search_cluster(search *s, const char *path, sl_cluster_plans *o
     SL_TRY(sl_transformer_lm_create(&s->run->model, &s->model));
     SL_TRY(
         sli_cluster_check_profiles(&s->cluster, path, s->model, s->run->precision, s->run->bptt));
-    s->found = calloc(SL_PLANS_FOUND, sizeof *s->found);
-    if (!s->found)
-        return sli_no_memory(NULL, "plans");
     s->job = (sli_cluster_job){.model = s->model,
                                .precision = s->run->precision,
                                .optimizer = s->run->optimizer,
@@ -433,10 +435,7 @@ static sl_status search_cluster(search *s, const char *path, sl_cluster_plans *o
                                .eval_rows = s->run->eval_batch_size,
                                .keeps_best = s->run->epochs > 1 || s->run->eval_every > 0};
     SL_TRY(fill_space(s, &s->job.space));
-    s->results = (sli_search){.wanted = SL_PLANS_FOUND,
-                              .prefers_fewer_ranks = true,
-                              .holder = "device",
-                              .found = s->found};
+    SL_TRY(begin_search(s, SL_PLANS_FOUND, 0));
     SL_TRY(sli_search_cluster(&s->job, &s->cluster, &s->results, &counts));
     out->layouts = counts.layouts;
     out->simulated = counts.simulated;
