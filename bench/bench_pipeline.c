@@ -27,9 +27,9 @@ typedef struct contender {
     bench_setup setup;
     bench_trainer *trainer;
     double seconds[BENCH_MAX_STEPS];
-    double bubble[BENCH_MAX_STEPS];   /* of the simulation */
-    double measured[BENCH_MAX_STEPS]; /* bubble */
-    double excess[BENCH_MAX_STEPS];   /* measured / simulated */
+    double bubble_simulated[BENCH_MAX_STEPS];
+    double bubble_measured[BENCH_MAX_STEPS];
+    double excess[BENCH_MAX_STEPS]; /* measured / simulated */
 } contender;
 
 /* Compares the last step with the simulation of its table. */
@@ -37,8 +37,8 @@ static void simulate_step(contender *c, int step)
 {
     sl_utilization utilization;
     bench_check(sl_pipe_get_utilization(bench_trainer_pipe(c->trainer), &utilization));
-    c->bubble[step] = utilization.bubble_predicted;
-    c->measured[step] = utilization.bubble_measured;
+    c->bubble_simulated[step] = utilization.bubble_predicted;
+    c->bubble_measured[step] = utilization.bubble_measured;
     c->excess[step] = bench_trainer_train_seconds(c->trainer) / utilization.predicted_seconds;
     sl_utilization_clear(&utilization);
 }
@@ -64,7 +64,7 @@ static void report(contender *c, int steps, double one_f_one_b, double one_stage
 {
     const bench_setup *setup = &c->setup;
     double seconds = bench_median(c->seconds, steps);
-    double bubble = bench_median(c->bubble, steps);
+    double bubble = bench_median(c->bubble_simulated, steps);
     double excess = bench_median(c->excess, steps); /* sorted */
     double tokens = (double)(setup->batch * setup->bptt) / seconds;
     const char *name = setup->stages > 1 ? setup->schedule : "one stage";
@@ -96,15 +96,13 @@ static void compare(contender *list, int count, int steps)
 
 /* ---- Slices ------------------------------------------------------------------------------- */
 
-static sl_schedule *open_table(const bench_setup *setup)
+static sl_status open_table(const bench_setup *setup, sl_schedule **out)
 {
-    sl_schedule *table;
-    sl_status status = sl_schedule_open(setup->schedule,
-                                        &(sl_schedule_options){.ranks = setup->stages,
-                                                               .micros = setup->chunks,
-                                                               .slices = setup->slices},
-                                        &table);
-    return status == SL_OK ? table : NULL;
+    return sl_schedule_open(setup->schedule,
+                            &(sl_schedule_options){.ranks = setup->stages,
+                                                   .micros = setup->chunks,
+                                                   .slices = setup->slices},
+                            out);
 }
 
 /* The most micro-batches that rank 0 holds. */
@@ -112,7 +110,8 @@ static double simulate_held(const bench_setup *setup)
 {
     double costs[BENCH_MAX_STAGES];
     sl_simulation simulation;
-    sl_schedule *table = open_table(setup);
+    sl_schedule *table;
+    bench_check(open_table(setup, &table));
     for (int stage = 0; stage < BENCH_MAX_STAGES; stage++)
         costs[stage] = 1;
     bench_check(sl_schedule_recompute(table, setup->recompute));
@@ -131,7 +130,8 @@ static void report_slices(contender *c, int steps)
     const bench_setup *setup = &c->setup;
     sl_memory_stats memory;
     double seconds = bench_median(c->seconds, steps), excess = bench_median(c->excess, steps);
-    double measured = bench_median(c->measured, steps), bubble = bench_median(c->bubble, steps);
+    double measured = bench_median(c->bubble_measured, steps),
+           bubble = bench_median(c->bubble_simulated, steps);
     sl_device_memory(sl_pipe_device(bench_trainer_pipe(c->trainer), 0), &memory);
     printf(
         "| %s | %d | %d | %.0f ms (%.0f to %.0f) | %.3f | %.3f | %.2f | %.1f MiB | %.3f (%.3f to "
@@ -145,15 +145,15 @@ static void report_slices(contender *c, int steps)
 static int add_slices(contender *list, bench_setup setup, const char *wanted)
 {
     int count = 0, slices = setup.slices;
+    sl_schedule *table;
     for (int i = 0; sl_schedule_names[i]; i++) {
         setup.schedule = sl_schedule_names[i];
         setup.slices = slices;
         setup.stages = RANKS;
-        sl_schedule *table = open_table(&setup);
-        if (!table || (wanted && strcmp(wanted, setup.schedule) != 0)) {
-            sl_schedule_destroy(&table);
+        if (wanted && strcmp(wanted, setup.schedule) != 0)
             continue;
-        }
+        if (open_table(&setup, &table) != SL_OK)
+            continue;
         sl_schedule_destroy(&table);
         for (; setup.stages <= 2 * RANKS; setup.stages *= 2)
             for (int cut = 0; cut < 2 && count < MOST_CONTENDERS; cut++) {
@@ -162,8 +162,11 @@ static int add_slices(contender *list, bench_setup setup, const char *wanted)
                 add_contender(list, &count, &setup);
             }
     }
-    if (count == 0)
-        bench_check(sl_error(SL_ERR_NOT_FOUND, "no such schedule takes slices"));
+    if (count == 0) {
+        setup.schedule = wanted ? wanted : sl_schedule_names[0];
+        bench_check(open_table(&setup, &table)); /* says why it is refused */
+        bench_check(sl_error(SL_ERR_NOT_FOUND, "there is no schedule \"%s\"", setup.schedule));
+    }
     return count;
 }
 
