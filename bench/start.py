@@ -18,12 +18,12 @@ PROMPT = "504,1463,282,25554"
 
 
 def run(words, until_first):
-    """Seconds to the first token, where that is asked for, and the processors' seconds of all."""
+    """The time of the begin, the seconds from it to the first token (None: not asked for), and the processors' seconds."""
     begin = time.time()
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     text, first = b"", None
-    while byte := os.read(process.stdout.fileno(), 4096):
-        text += byte
+    while block := os.read(process.stdout.fileno(), 4096):
+        text += block
         if until_first and first is None and len(text.split()) > len(PROMPT.split(",")):
             first = time.time() - begin
     process.stdout.close()

@@ -25,7 +25,8 @@ typedef struct sli_device_ops {
     /* (optional: allocate, then zero) The same with zeros as its content. */
     sl_status (*allocate_zero)(sl_device *device, size_t bytes, void **out);
     void (*release)(sl_device *device, void *memory, size_t bytes);
-    /* (optional: as release) Releases memory that was never touched, and touches it no more. */
+    /* (optional: as release) Releases memory whose content nobody needs: it goes back to the
+     * system, not to the cache. */
     void (*discard)(sl_device *device, void *memory, size_t bytes);
     /* (optional: nothing is cached) Gives memory that was released back to the system. */
     void (*empty_cache)(sl_device *device);

@@ -158,7 +158,7 @@ static sl_status store(const sl_pass *pass, const sl_tensor *in, int64_t row, co
     return SL_OK;
 }
 
-/* The first `positions` of `all` in f32: *out, or an alias. */
+/* The first `positions` of `all` in f32; where it is in f32, an alias with all positions. */
 static sl_status widen(const sl_tensor *all, int64_t positions, sl_tensor **out)
 {
     sl_shape shape = sl_shape_2d(positions, sl_tensor_shape(all)->size[1]);

@@ -87,7 +87,8 @@ sl_status sli_module_count_work(const sl_module *sequential, const sl_shape *in,
                                 sl_precision precision, sli_pass_work *out);
 
 /* The FLOP that training on such an input needs: those of forward, and of backward all but what
- * frozen weights save, without recomputation. Errors: those of sli_module_count_work. */
+ * frozen weights save, without recomputation. Errors: SL_ERR_MEMORY; those of
+ * sli_module_count_work. */
 sl_status sli_module_count_step_flop(const sl_module *sequential, const sl_shape *in, double *out);
 
 /* The most that a forward has at once beside its input, on a pass that keeps nothing. */

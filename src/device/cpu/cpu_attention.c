@@ -38,7 +38,8 @@ typedef struct attention_job {
 typedef struct head {
     const float *q, *k, *v;    /* q from the first query on */
     int64_t ld, kv_ld, out_ld; /* row distances of q, of k and v, and of out */
-    int64_t q_at, k_at, v_at;  /* offsets of the first elements in qkv, of position 0 */
+    int64_t q_at, k_at, v_at;  /* offsets of the first elements, of position 0, in qkv; of k and v
+                                  in kv where there is one */
     int64_t out_at;            /* and in out */
     int64_t dropout_row;       /* of position 0 */
     int64_t lse_at;            /* of the first query in log_sum_exp */

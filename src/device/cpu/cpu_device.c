@@ -1,8 +1,7 @@
 #include "device/cpu/cpu_device.h"
 
-#include "core/memory.h"
-
 #include "core/environment.h"
+#include "core/memory.h"
 #include "device/cores.h"
 
 #include <stdlib.h>

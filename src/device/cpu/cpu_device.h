@@ -32,7 +32,7 @@ void *sli_memory_cache_allocate(sli_memory_cache *cache, size_t bytes);
 /* Takes back what sli_memory_cache_allocate returned for the same `bytes`. Any thread may call. */
 void sli_memory_cache_release(sli_memory_cache *cache, void *block, size_t bytes);
 
-/* The same of a block that was never touched: it goes back to the system as it is. */
+/* The same of a block whose content nobody needs: it goes back to the system, not to the cache. */
 void sli_memory_cache_discard(sli_memory_cache *cache, void *block, size_t bytes);
 
 /* The bytes that a request for `bytes` takes: at most 63 or a 32nd more, whichever is more. */

@@ -66,7 +66,7 @@ typedef struct sli_stage {
     int parameter_count;  /* theirs */
     bool loss_takes_last; /* the loss works through the last module itself, where there is one */
     sl_parameter_set *parameters;
-    sli_record *records; /* [slots] */
+    sli_record *records; /* [table_micros] */
     sl_shape
         input_shape; /* of the first micro-batch of the last step with a loss; at first empty */
 
