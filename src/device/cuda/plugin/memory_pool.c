@@ -87,19 +87,30 @@ static sl_status connect_pools(sli_cuda_device *one, sli_cuda_device *other)
     return check_copies(&other->base, &one->base);
 }
 
+static bool is_in_list(const sli_cuda_device *device)
+{
+    const sli_cuda_device *known = opened.first;
+    while (known && known != device)
+        known = known->next;
+    return known != NULL;
+}
+
+/* Adds it to the list, connected with all that are in it; the lock is held. */
+static sl_status connect_device(sli_cuda_device *device)
+{
+    if (is_in_list(device))
+        return SL_OK;
+    for (sli_cuda_device *other = opened.first; other; other = other->next)
+        SL_TRY(connect_pools(device, other));
+    device->next = opened.first;
+    opened.first = device;
+    return SL_OK;
+}
+
 sl_status sli_cuda_pool_open(sl_device *device)
 {
-    sli_cuda_device *self = sli_cuda(device);
-    sl_status status = SL_OK;
     pthread_mutex_lock(&opened.lock);
-    for (sli_cuda_device *other = opened.first; other; other = other->next)
-        if (other == self)
-            goto fail;
-    for (sli_cuda_device *other = opened.first; other; other = other->next)
-        SLI_TRY_OR_FAIL(connect_pools(self, other));
-    self->next = opened.first;
-    opened.first = self;
-fail:
+    sl_status status = connect_device(sli_cuda(device));
     pthread_mutex_unlock(&opened.lock);
     return status;
 }
