@@ -33,11 +33,19 @@ static sl_status find_documents(const int32_t *numbers, sli_documents *out)
     return SL_OK;
 }
 
+static sl_status read_numbers(const sl_tensor *numbers, sli_documents *out)
+{
+    sli_host_array array;
+    SL_TRY(sli_tensor_open_host((sl_tensor *)numbers, true, &array));
+    sl_status status = find_documents(array.host, out);
+    sli_host_array_close(&array, false);
+    return status;
+}
+
 sl_status sli_documents_read(const sl_tensor *numbers, sli_documents **out)
 {
     const sl_shape *shape = sl_tensor_shape(numbers);
     char text[SL_SHAPE_TEXT_BYTES];
-    sli_host_array array;
     *out = NULL;
     if (shape->dims != 2 || sl_tensor_dtype(numbers) != SL_I32)
         return sl_error(SL_ERR_INVALID, "input \"%s\" must be i32 [N, T], got %s %s",
@@ -49,10 +57,7 @@ sl_status sli_documents_read(const sl_tensor *numbers, sli_documents **out)
     (*out)->samples = shape->size[0];
     (*out)->positions = shape->size[1];
     sl_status status;
-    SLI_TRY_OR_FAIL(sli_tensor_open_host((sl_tensor *)numbers, true, &array));
-    status = find_documents(array.host, *out);
-    sli_host_array_close(&array, false);
-    SLI_TRY_OR_FAIL(status);
+    SLI_TRY_OR_FAIL(read_numbers(numbers, *out));
     return SL_OK;
 fail:
     free(*out);
@@ -88,18 +93,20 @@ static sli_dropout dropout_of(const sli_dropout *rows, const sli_document *docum
 /* Moves a pointer that is not NULL. */
 #define MOVE(pointer, elements) ((pointer) = (pointer) ? (pointer) + (elements) : NULL)
 
-/* Makes the arguments `own`, a copy of `rows`, those of one document. */
-#define NARROW(own, document)                                                                      \
+/* Makes the arguments `own` of all rows those of one of their documents; `qkv_ld`, `out_ld`: the
+ * elements of a position in qkv and out. */
+#define NARROW(own, documents, document, qkv_ld, out_ld)                                           \
     do {                                                                                           \
         (own).samples = 1;                                                                         \
         (own).positions = (document)->length;                                                      \
         (own).room = 0;                                                                            \
-        MOVE((own).qkv, (document)->first *qkv);                                                   \
-        MOVE((own).qkv_bf16, (document)->first *qkv);                                              \
-        MOVE((own).out, (document)->first *out);                                                   \
-        MOVE((own).out_bf16, (document)->first *out);                                              \
-        MOVE((own).log_sum_exp, (document)->first * rows->heads);                                  \
-        (own).dropout = dropout_of(&rows->dropout, document, documents->positions, rows->heads);   \
+        MOVE((own).qkv, (document)->first *(qkv_ld));                                              \
+        MOVE((own).qkv_bf16, (document)->first *(qkv_ld));                                         \
+        MOVE((own).out, (document)->first *(out_ld));                                              \
+        MOVE((own).out_bf16, (document)->first *(out_ld));                                         \
+        MOVE((own).log_sum_exp, (document)->first *(own).heads);                                   \
+        (own).dropout =                                                                            \
+            dropout_of(&(own).dropout, (document), (documents)->positions, (own).heads);           \
     } while (0)
 
 sl_status sli_attend(const sl_pass *pass, const sli_attention *rows)
@@ -113,7 +120,7 @@ sl_status sli_attend(const sl_pass *pass, const sli_attention *rows)
     for (int64_t i = 0; i < documents->count; i++) {
         const sli_document *document = &documents->all[i];
         sli_attention own = *rows;
-        NARROW(own, document);
+        NARROW(own, documents, document, qkv, out);
         SL_TRY(sli_device_attention(pass->options.device, &own));
     }
     return SL_OK;
@@ -129,7 +136,7 @@ sl_status sli_attend_backward(const sl_pass *pass, const sli_attention_backward 
     for (int64_t i = 0; i < documents->count; i++) {
         const sli_document *document = &documents->all[i];
         sli_attention_backward own = *rows;
-        NARROW(own, document);
+        NARROW(own, documents, document, qkv, out);
         MOVE(own.grad_out, document->first * out);
         MOVE(own.grad_qkv, document->first * qkv);
         MOVE(own.grad_qkv_bf16, document->first * qkv);

@@ -273,26 +273,29 @@ static void start_save(sli_checkpoints *checkpoints, sl_status copied)
 
 /* ---- Creation --------------------------------------------------------------------------- */
 
+static sl_status report_other(const sli_checkpoints *checkpoints, int64_t step)
+{
+    char *path;
+    SL_TRY(sli_save_directory_step(checkpoints->options->directory, step, &path));
+    sl_checkpoint_event event = {
+        .kind = SL_CHECKPOINT_SKIPPED,
+        .path = path,
+        .reason = "it is no directory, and stays: no checkpoint of this step can be saved"};
+    sl_status status = sli_report_checkpoint(checkpoints->run, &event);
+    free(path);
+    return status;
+}
+
 /* Files with the names of checkpoints are not the run's: they stay, and no checkpoint can have the
  * name. */
 static sl_status report_others(const sli_checkpoints *checkpoints)
 {
-    const char *directory = checkpoints->options->directory;
     int64_t *steps;
     size_t count;
-    SL_TRY(sli_save_directory_list(directory, true, &steps, &count));
+    SL_TRY(sli_save_directory_list(checkpoints->options->directory, true, &steps, &count));
     sl_status status = SL_OK;
-    for (size_t i = 0; i < count; i++) {
-        sl_checkpoint_event event = {
-            .kind = SL_CHECKPOINT_SKIPPED,
-            .reason = "it is no directory, and stays: no checkpoint of this step can be saved"};
-        char *path;
-        SLI_TRY_OR_FAIL(sli_save_directory_step(directory, steps[i], &path));
-        event.path = path;
-        status = sli_report_checkpoint(checkpoints->run, &event);
-        free(path);
-        SLI_TRY_OR_FAIL(status);
-    }
+    for (size_t i = 0; i < count; i++)
+        SLI_TRY_OR_FAIL(report_other(checkpoints, steps[i]));
 fail:
     free(steps);
     return status;

@@ -333,11 +333,11 @@ sl_status sli_save_directory_is_shared(const char *path, const sli_replica *repl
     sli_temporary_name(best_name, number, temporary);
     SL_TRY(sli_path_join(path, temporary, &trial));
     bool makes = replica->rank == 0;
-    sl_status status = makes && mkdir(trial, 0777) != 0
-                           ? file_error(path, "making a directory for a trial")
-                           : sl_group_barrier(replica->all, NULL);
+    sl_status status;
+    SLI_TRY_OR_FAIL(makes && mkdir(trial, 0777) != 0
+                        ? file_error(path, "making a directory for a trial")
+                        : sl_group_barrier(replica->all, NULL));
     int32_t seen = access(trial, W_OK) == 0;
-    SLI_TRY_OR_FAIL(status);
     status = sl_group_all_reduce(replica->all, &seen, 1, SL_I32, SL_REDUCE_MIN, NULL);
     *out = seen != 0;
 fail:

@@ -246,7 +246,8 @@ sl_status sli_rows_task_keep(const sli_rows_task *rows, const char *kept)
         for (int split = 0; split < SL_SPLITS; split++)
             if (rows->sources[i].described[split]) {
                 SLI_TRY_OR_FAIL(name_kept(kept, &rows->sources[i], split, &paths[count]));
-                SLI_TRY_OR_FAIL(keep_split(&rows->sources[i], split, kept, paths[count++]));
+                count++;
+                SLI_TRY_OR_FAIL(keep_split(&rows->sources[i], split, kept, paths[count - 1]));
             }
     status = sli_kept_rows_remove_others(kept, paths, count);
 fail:

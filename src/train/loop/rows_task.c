@@ -310,8 +310,8 @@ sl_status sli_rows_task_load_extra(const sli_rows_task *task, const sl_train_row
 {
     batch_row *found;
     sli_rows_extra_clear(out);
-    sl_status status = find_rows(task, rows, &found);
-    SLI_TRY_OR_FAIL(status);
+    sl_status status;
+    SLI_TRY_OR_FAIL(find_rows(task, rows, &found));
     out->lengths = malloc((size_t)rows->count * sizeof *out->lengths);
     if (!out->lengths)
         SLI_TRY_OR_FAIL(sli_no_memory(NULL, "the lengths of %" PRId64 " rows", rows->count));

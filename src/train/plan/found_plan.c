@@ -46,18 +46,24 @@ static sl_status simulate_table(const sl_found_plan *plan, const sl_schedule *ta
                                 out);
 }
 
-sl_status sl_found_plan_simulate(const sl_found_plan *plan, sl_schedule **table, sl_simulation *out)
+static sl_status make_table(const sl_found_plan *plan, sl_schedule **table)
 {
     sl_plan *layout;
+    SL_TRY(sl_plan_create(&plan->options, NULL, NULL, NULL, &layout));
+    sl_status status = write_table(plan, layout, table);
+    sl_plan_destroy(&layout);
+    return status;
+}
+
+sl_status sl_found_plan_simulate(const sl_found_plan *plan, sl_schedule **table, sl_simulation *out)
+{
     SLI_CHECK_NOT_NULL(plan);
     SLI_CHECK_NOT_NULL(table);
     SLI_CHECK_NOT_NULL(out);
     *table = NULL;
     *out = (sl_simulation){0};
-    SL_TRY(sl_plan_create(&plan->options, NULL, NULL, NULL, &layout));
-    sl_status status = write_table(plan, layout, table);
-    sl_plan_destroy(&layout);
-    SLI_TRY_OR_FAIL(status);
+    sl_status status;
+    SLI_TRY_OR_FAIL(make_table(plan, table));
     SLI_TRY_OR_FAIL(simulate_table(plan, *table, out));
     return SL_OK;
 fail:

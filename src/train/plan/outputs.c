@@ -62,6 +62,15 @@ static sl_status check_data(const char *output, const char *data)
     return status;
 }
 
+static sl_status check_file(const char *output, const sl_checkpoint_reader *model, size_t index)
+{
+    char *path;
+    SL_TRY(sli_checkpoint_file_path(model, index, &path));
+    sl_status status = check_input(output, path);
+    free(path);
+    return status;
+}
+
 /* *base, malloc'ed, is the model that a checkpoint's adapters belong to; NULL: it has none. */
 static sl_status check_files(const char *output, const char *init, char **base)
 {
@@ -73,13 +82,8 @@ static sl_status check_files(const char *output, const char *init, char **base)
         return SL_OK;
     sl_status status = SL_OK;
     (void)sli_run_state_base(sl_checkpoint_state(model), base, checksum);
-    for (size_t i = 0; i < sl_checkpoint_file_count(model); i++) {
-        char *path;
-        SLI_TRY_OR_FAIL(sli_checkpoint_file_path(model, i, &path));
-        status = check_input(output, path);
-        free(path);
-        SLI_TRY_OR_FAIL(status);
-    }
+    for (size_t i = 0; i < sl_checkpoint_file_count(model); i++)
+        SLI_TRY_OR_FAIL(check_file(output, model, i));
 fail:
     sl_checkpoint_close(&model);
     return status;

@@ -115,9 +115,9 @@ sl_status sli_find_cores(const sl_plan *plan, const sl_device_list *devices, sl_
         calloc((size_t)sl_group_size(all) * (size_t)ranks_here, sizeof *gathered);
     if (!gathered)
         return sli_no_memory(NULL, "the cores of %d ranks", pipeline_ranks);
-    sl_status status = sl_group_all_gather(all, cores_here, gathered,
-                                           (int64_t)ranks_here * RANK_CORES_WORDS, SL_I64, NULL);
-    SLI_TRY_OR_FAIL(status);
+    sl_status status;
+    SLI_TRY_OR_FAIL(sl_group_all_gather(all, cores_here, gathered,
+                                        (int64_t)ranks_here * RANK_CORES_WORDS, SL_I64, NULL));
     number_cores(gathered, pipeline_ranks, cores); /* the first replica's come first */
 fail:
     free(gathered);
