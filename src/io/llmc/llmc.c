@@ -154,33 +154,33 @@ bool sli_llmc_is_file(const char *path)
 }
 
 /* What is added to a header, and how much of its memory is used so far. */
-typedef struct filling {
+typedef struct header_filling {
     sli_safetensors_header *header;
     const sli_safetensors_dtype *dtype;
     char *names;
     uint64_t end;
-} filling;
+} header_filling;
 
 /* Adds a tensor behind the others; `size` is kept. */
-static void add_tensor(filling *header, const char *name, int dims, const int64_t *size)
+static void add_tensor(header_filling *filling, const char *name, int dims, const int64_t *size)
 {
-    sli_safetensors_entry *entry = &header->header->entries[header->header->count++];
-    *entry = (sli_safetensors_entry){.info = {.name = header->names,
-                                              .type_name = header->dtype->name,
+    sli_safetensors_entry *entry = &filling->header->entries[filling->header->count++];
+    *entry = (sli_safetensors_entry){.info = {.name = filling->names,
+                                              .type_name = filling->dtype->name,
                                               .readable = true,
-                                              .dtype = header->dtype->dtype,
+                                              .dtype = filling->dtype->dtype,
                                               .dims = dims,
                                               .size = size},
-                                     .begin = header->end};
-    bool is_possible = sli_safetensors_bytes(dims, size, header->dtype->bits, &entry->info.bytes);
+                                     .begin = filling->end};
+    bool is_possible = sli_safetensors_bytes(dims, size, filling->dtype->bits, &entry->info.bytes);
     assert(is_possible);
     (void)is_possible;
-    header->names = stpcpy(header->names, name) + 1;
-    header->end += entry->info.bytes;
+    filling->names = stpcpy(filling->names, name) + 1;
+    filling->end += entry->info.bytes;
 }
 
 /* The shapes of a kind are one; `size` [2]. */
-static void add_kind(filling *header, const sli_llmc_sizes *sizes, int kind, int64_t *size)
+static void add_kind(header_filling *filling, const sli_llmc_sizes *sizes, int kind, int64_t *size)
 {
     char name[SLI_LLMC_NAME_BYTES];
     sl_shape shape = sli_llmc_shape(sizes, kind);
@@ -189,7 +189,7 @@ static void add_kind(filling *header, const sli_llmc_sizes *sizes, int kind, int
         size[0] = sizes->vocab;
     for (int64_t i = 0; i < sli_llmc_count(sizes, kind); i++) {
         sli_llmc_name(kind, i, name);
-        add_tensor(header, name, shape.dims, size);
+        add_tensor(filling, name, shape.dims, size);
     }
 }
 
@@ -204,7 +204,7 @@ static sl_status fill_header(sli_safetensors_header *header, const sli_llmc_size
     header->strings = malloc(count * SLI_LLMC_NAME_BYTES);
     if (!header->sizes || !header->entries || !header->strings)
         return sli_no_memory(NULL, "the table of %zu tensors", count);
-    filling to = {header, sli_safetensors_dtype_of(sizes->dtype), header->strings, 0};
+    header_filling to = {header, sli_safetensors_dtype_of(sizes->dtype), header->strings, 0};
     for (int k = 0; k < SLI_LLMC_KINDS; k++) {
         int64_t *size = header->sizes + (size_t)2 * (size_t)k;
         add_kind(&to, sizes, k, size);
