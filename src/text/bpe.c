@@ -209,9 +209,7 @@ struct sli_bpe_encoder {
     size_t ids_room, count;
 };
 
-typedef struct sli_bpe_encoder merging;
-
-static sl_status push(merging *work, uint64_t entry)
+static sl_status push(sli_bpe_encoder *work, uint64_t entry)
 {
     SL_TRY(sli_array_reserve(&work->heap, &work->heap_room, work->heap_count + 1,
                              sizeof *work->heap, SIZE_MAX / 16, "pairs of tokens"));
@@ -222,7 +220,7 @@ static sl_status push(merging *work, uint64_t entry)
     return SL_OK;
 }
 
-static uint64_t pop(merging *work)
+static uint64_t pop(sli_bpe_encoder *work)
 {
     uint64_t *heap = work->heap, first = heap[0], moved = heap[--work->heap_count];
     size_t i = 0, count = work->heap_count;
@@ -237,7 +235,7 @@ static uint64_t pop(merging *work)
 }
 
 /* Looks at the pair that begins at a place. */
-static sl_status look(merging *work, int32_t place)
+static sl_status look(sli_bpe_encoder *work, int32_t place)
 {
     part *node = &work->nodes[place];
     node->rank = SLI_NO_MERGE;
@@ -251,7 +249,7 @@ static sl_status look(merging *work, int32_t place)
     return push(work, ((uint64_t)merge->rank << 32) | (uint32_t)place);
 }
 
-static sl_status merge_at(merging *work, int32_t place)
+static sl_status merge_at(sli_bpe_encoder *work, int32_t place)
 {
     part *left = &work->nodes[place], *right = &work->nodes[left->after];
     left->id = left->made;
@@ -264,7 +262,7 @@ static sl_status merge_at(merging *work, int32_t place)
     return left->before != NONE ? look(work, left->before) : SL_OK;
 }
 
-static sl_status add_id(merging *work, int32_t id)
+static sl_status add_id(sli_bpe_encoder *work, int32_t id)
 {
     if (work->count == work->ids_room) /* a call for each id would be slower */
         SL_TRY(sli_array_reserve(&work->ids, &work->ids_room, work->count + 1, sizeof *work->ids,
@@ -273,7 +271,7 @@ static sl_status add_id(merging *work, int32_t id)
     return SL_OK;
 }
 
-static void add_part(merging *work, int32_t id, int32_t *count)
+static void add_part(sli_bpe_encoder *work, int32_t id, int32_t *count)
 {
     if (id < 0)
         return;
@@ -284,7 +282,7 @@ static void add_part(merging *work, int32_t id, int32_t *count)
 }
 
 /* What a piece is before anything merges. */
-static int32_t place_parts(merging *work, const uint8_t *piece, size_t bytes)
+static int32_t place_parts(sli_bpe_encoder *work, const uint8_t *piece, size_t bytes)
 {
     const sli_bpe *bpe = work->bpe;
     int32_t count = 0;
@@ -302,7 +300,7 @@ static int32_t place_parts(merging *work, const uint8_t *piece, size_t bytes)
     return count;
 }
 
-static sl_status merge_piece(merging *work, const uint8_t *piece, size_t bytes)
+static sl_status merge_piece(sli_bpe_encoder *work, const uint8_t *piece, size_t bytes)
 {
     if (bytes > INT32_MAX)
         return sl_error(SL_ERR_UNSUPPORTED, "a word must have at most %d bytes, got %zu", INT32_MAX,
@@ -327,7 +325,7 @@ static sl_status merge_piece(merging *work, const uint8_t *piece, size_t bytes)
 }
 
 /* A piece that is a token is merged but once, to see whether that makes it. */
-static sl_status encode_new_piece(merging *work, const uint8_t *piece, size_t bytes)
+static sl_status encode_new_piece(sli_bpe_encoder *work, const uint8_t *piece, size_t bytes)
 {
     const sli_bpe *bpe = work->bpe;
     size_t before = work->count;
@@ -342,7 +340,7 @@ static sl_status encode_new_piece(merging *work, const uint8_t *piece, size_t by
     return SL_OK;
 }
 
-static sl_status encode_piece(merging *work, const uint8_t *piece, size_t bytes)
+static sl_status encode_piece(sli_bpe_encoder *work, const uint8_t *piece, size_t bytes)
 {
     uint64_t key[2];
     if (!work->cache || bytes > SLI_CACHED_BYTES)
@@ -389,7 +387,7 @@ static int64_t count_lines(const char *text, size_t bytes)
     return count + (at < end);
 }
 
-static sl_status encode_pieces(merging *work, const uint8_t *at, const uint8_t *end)
+static sl_status encode_pieces(sli_bpe_encoder *work, const uint8_t *at, const uint8_t *end)
 {
     for (const uint8_t *next; at < end; at = next) {
         next = work->bpe->split->next(at, end);
@@ -399,7 +397,7 @@ static sl_status encode_pieces(merging *work, const uint8_t *at, const uint8_t *
 }
 
 /* Whether the text between two added tokens gets a space before it. */
-static bool takes_prefix(const merging *work, const uint8_t *begin, const uint8_t *end)
+static bool takes_prefix(const sli_bpe_encoder *work, const uint8_t *begin, const uint8_t *end)
 {
     if (begin == end || (work->continues && begin == work->text))
         return false;
@@ -417,7 +415,7 @@ static bool takes_prefix(const merging *work, const uint8_t *begin, const uint8_
 }
 
 /* Encodes what has no added token. */
-static sl_status encode_words(merging *work, const uint8_t *begin, const uint8_t *end)
+static sl_status encode_words(sli_bpe_encoder *work, const uint8_t *begin, const uint8_t *end)
 {
     uint8_t *copy;
     size_t bytes;
@@ -429,14 +427,14 @@ static sl_status encode_words(merging *work, const uint8_t *begin, const uint8_t
     return status;
 }
 
-static sl_status encode_chunk(merging *work, const uint8_t *begin, const uint8_t *end);
+static sl_status encode_chunk(sli_bpe_encoder *work, const uint8_t *begin, const uint8_t *end);
 
 /* Encodes what is between added tokens of one kind: first of those of the text as it is, and then,
  * in what is between them, of those of its normalized form. */
-static sl_status encode_between(merging *work, bool normalized, const uint8_t *begin,
+static sl_status encode_between(sli_bpe_encoder *work, bool normalized, const uint8_t *begin,
                                 const uint8_t *end)
 {
-    sl_status (*encode)(merging *, const uint8_t *, const uint8_t *) =
+    sl_status (*encode)(sli_bpe_encoder *, const uint8_t *, const uint8_t *) =
         normalized ? encode_words : encode_chunk;
     sli_added_match match;
     const uint8_t *start = begin;
@@ -449,7 +447,7 @@ static sl_status encode_between(merging *work, bool normalized, const uint8_t *b
     return encode(work, start, end);
 }
 
-static sl_status encode_chunk(merging *work, const uint8_t *begin, const uint8_t *end)
+static sl_status encode_chunk(sli_bpe_encoder *work, const uint8_t *begin, const uint8_t *end)
 {
     uint8_t *copy = NULL;
     size_t bytes = (size_t)(end - begin);
@@ -467,7 +465,7 @@ fail:
     return status;
 }
 
-static sl_status encode_text(merging *work, const uint8_t *begin, const uint8_t *end)
+static sl_status encode_text(sli_bpe_encoder *work, const uint8_t *begin, const uint8_t *end)
 {
     const sli_bpe *bpe = work->bpe;
     for (size_t i = 0; work->special && i < bpe->before; i++)
@@ -499,29 +497,29 @@ void sli_bpe_encoder_destroy(sli_bpe_encoder **encoder)
     *encoder = NULL;
 }
 
-sl_status sli_bpe_encoder_run(sli_bpe_encoder *work, const char *text, size_t bytes, bool special,
-                              bool continues, sl_tokens *out)
+sl_status sli_bpe_encoder_run(sli_bpe_encoder *encoder, const char *text, size_t bytes,
+                              bool special, bool continues, sl_tokens *out)
 {
     const uint8_t *begin = (const uint8_t *)text;
     uint8_t *copy = NULL;
     sl_status status;
     *out = (sl_tokens){.line_count = count_lines(text, bytes)};
-    work->special = special;
-    work->continues = continues;
-    work->ids = NULL;
-    work->ids_room = work->count = work->heap_count = 0;
-    if (!work->cache && bytes >= LEAST_TO_CACHE)
-        work->cache = calloc((size_t)1 << SLI_CACHE_BITS, sizeof *work->cache); /* or none */
+    encoder->special = special;
+    encoder->continues = continues;
+    encoder->ids = NULL;
+    encoder->ids_room = encoder->count = encoder->heap_count = 0;
+    if (!encoder->cache && bytes >= LEAST_TO_CACHE)
+        encoder->cache = calloc((size_t)1 << SLI_CACHE_BITS, sizeof *encoder->cache); /* or none */
     if (bytes > 0 && u8_check(begin, bytes)) {
         SLI_TRY_OR_FAIL(sli_text_repair(begin, begin + bytes, &copy, &bytes, &out->invalid_bytes));
         begin = copy;
     }
-    work->text = begin;
-    status = encode_text(work, begin, begin + bytes);
+    encoder->text = begin;
+    status = encode_text(encoder, begin, begin + bytes);
 fail:
     free(copy);
-    out->ids = work->ids;
-    out->count = (int64_t)work->count;
+    out->ids = encoder->ids;
+    out->count = (int64_t)encoder->count;
     if (status != SL_OK)
         sl_tokens_free(out);
     return status;
