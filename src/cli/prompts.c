@@ -196,6 +196,7 @@ static sl_status add_prompt(prompts *self, const char *line)
     SL_TRY(encode_line(self, line, one, &tokens));
     one->line = copy_line(self, line);
     one->prompt_ids = tokens.count;
+    /* A copy: the text grows by realloc, which ids of tokens that may be mapped cannot. */
     int32_t *ids = cli_allocate((size_t)tokens.count + 1, sizeof *ids);
     if (tokens.count > 0)
         memcpy(ids, tokens.ids, (size_t)tokens.count * sizeof *ids);

@@ -139,7 +139,7 @@ sl_status sl_vocab_builder_finish(const sl_vocab_builder *builder, int32_t *fina
 /* ---- Token ids of a text ---------------------------------------------------------------- */
 
 typedef struct sl_tokens {
-    int32_t *ids; /* [count], owned */
+    int32_t *ids; /* [count], freed by sl_tokens_free alone: they may be mapped */
     int64_t count;
     size_t mapped_bytes;   /* of a file without a name that has the ids of a large text; 0: they are
                               allocated */
