@@ -175,6 +175,7 @@ sl_status sli_rows_pack(const sl_rows *rows, int64_t length, sl_rows **out)
     fill_bins(&job);
     SLI_TRY_OR_FAIL(create_rows(rows, job.bin_count, out));
     copy_rows(rows, &job, *out);
+    sli_rows_finish(*out);
 fail:
     if (status != SL_OK)
         sl_rows_destroy(out);

@@ -23,6 +23,14 @@ enum { BATCH_BYTES = 8 << 20, PART_BYTES = 1 << 17 }; /* of lines that are parse
 
 /* ---- Their arrays ----------------------------------------------------------------------- */
 
+static void point_at_arrays(sl_rows *rows)
+{
+    rows->begins = rows->arrays[SLI_ROW_BEGINS].data;
+    rows->ids = rows->arrays[SLI_ROW_IDS].data;
+    rows->targets = rows->arrays[SLI_ROW_TARGETS].data;
+    rows->numbers = rows->arrays[SLI_ROW_NUMBERS].data;
+}
+
 sl_status sli_rows_reserve(sl_rows *rows, int64_t count, int64_t tokens, bool packed)
 {
     sli_large_array *arrays = rows->arrays;
@@ -34,11 +42,19 @@ sl_status sli_rows_reserve(sl_rows *rows, int64_t count, int64_t tokens, bool pa
     SL_TRY(sli_large_array_reserve(&arrays[SLI_ROW_TARGETS], bytes, "targets"));
     if (packed)
         SL_TRY(sli_large_array_reserve(&arrays[SLI_ROW_NUMBERS], bytes, "numbers of tokens"));
-    rows->begins = arrays[SLI_ROW_BEGINS].data;
-    rows->ids = arrays[SLI_ROW_IDS].data;
-    rows->targets = arrays[SLI_ROW_TARGETS].data;
-    rows->numbers = arrays[SLI_ROW_NUMBERS].data;
+    point_at_arrays(rows);
     return SL_OK;
+}
+
+void sli_rows_finish(sl_rows *rows)
+{
+    size_t tokens = (size_t)rows->begins[rows->count];
+    sli_large_array_finish(&rows->arrays[SLI_ROW_BEGINS],
+                           ((size_t)rows->count + 1) * sizeof *rows->begins);
+    sli_large_array_finish(&rows->arrays[SLI_ROW_IDS], tokens * sizeof *rows->ids);
+    sli_large_array_finish(&rows->arrays[SLI_ROW_TARGETS], tokens * sizeof *rows->targets);
+    sli_large_array_finish(&rows->arrays[SLI_ROW_NUMBERS], tokens * sizeof *rows->numbers);
+    point_at_arrays(rows);
 }
 
 void sli_rows_clear(sl_rows *rows)
@@ -408,6 +424,7 @@ static sl_status read_lines(const row_parser *parser, sli_line_reader *reader, s
     SL_TRY(read_side_by_side(parser, reader, threads, rows));
     if (rows->count == 0)
         return sl_error(SL_ERR_FORMAT, "%s: it has no rows", parser->path);
+    sli_rows_finish(rows);
     return rows->has_targets
                ? SL_OK
                : sl_error(SL_ERR_FORMAT,

@@ -33,6 +33,9 @@ sl_status sli_token_rows_open(const char *path, const sl_rows_options *options, 
  * of sli_large_array_reserve. */
 sl_status sli_rows_reserve(sl_rows *rows, int64_t count, int64_t tokens, bool packed);
 
+/* Gives back the room behind the last row: there will be no more. */
+void sli_rows_finish(sl_rows *rows);
+
 /* Frees the arrays, and leaves zeros. */
 void sli_rows_clear(sl_rows *rows);
 

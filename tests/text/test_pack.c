@@ -99,6 +99,9 @@ static void check_packed(const sl_rows *rows, int length)
         assert_true(sli_rows_length(packed, row) <= length);
     }
     assert_int_equal(packed->longest, longest);
+    assert_int_equal(packed->arrays[SLI_ROW_BEGINS].bytes, 8 * (packed->count + 1));
+    for (int i = SLI_ROW_IDS; i < SLI_ROW_ARRAYS; i++)
+        assert_int_equal(packed->arrays[i].bytes, 4 * sli_rows_tokens(rows));
     sl_rows_destroy(&packed);
 }
 
@@ -130,6 +133,34 @@ static void documents_are_counted_by_their_lengths(void **state)
     sl_rows_destroy(&packed);
 }
 
+/* Their files take no descriptors, and no more of the disk than there is in them. */
+static void large_rows_are_finished(void **state)
+{
+    enum { LENGTH = SLI_LARGE_BYTES / 4 + 5000 };
+    sl_rows *rows = calloc(1, sizeof *rows), *packed;
+    (void)state;
+    assert_non_null(rows);
+    check_ok(sli_rows_reserve(rows, 1, LENGTH, false));
+    rows->begins[0] = 0;
+    rows->begins[1] = LENGTH;
+    rows->count = 1;
+    memset(rows->ids, 0, LENGTH * sizeof *rows->ids);
+    memset(rows->targets, 0, LENGTH * sizeof *rows->targets);
+    sli_rows_finish(rows);
+    check_ok(sli_rows_pack(rows, LENGTH, &packed));
+    for (int i = SLI_ROW_IDS; i < SLI_ROW_ARRAYS; i++) {
+        const sli_large_array *array = &packed->arrays[i];
+        assert_true(array->is_mapped);
+        assert_int_equal(array->file, 0);
+        assert_in_range(array->bytes, 4 * LENGTH, 4 * LENGTH + (1 << 16));
+    }
+    assert_ptr_equal(packed->ids, packed->arrays[SLI_ROW_IDS].data);
+    assert_int_equal(packed->numbers[LENGTH - 1], LENGTH - 1);
+    assert_int_equal(rows->arrays[SLI_ROW_IDS].file, 0);
+    sl_rows_destroy(&packed);
+    sl_rows_destroy(&rows);
+}
+
 /* Of 2,000 drawn documents nearly every row is full. */
 static void little_is_left(void **state)
 {
@@ -147,6 +178,7 @@ int pack_tests(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(documents_are_packed_as_by_hand),
         cmocka_unit_test(documents_are_counted_by_their_lengths),
+        cmocka_unit_test(large_rows_are_finished),
         cmocka_unit_test(little_is_left),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -126,6 +126,9 @@ static void lines_parsed_side_by_side_are_in_their_order(void **state)
         assert_int_equal(rows->ids[token++], line % 7 > 0 ? line + line % 7 - 1 : line);
     }
     assert_int_equal(rows->begins[row], token);
+    assert_int_equal(rows->arrays[SLI_ROW_BEGINS].bytes, 8 * (row + 1));
+    assert_int_equal(rows->arrays[SLI_ROW_IDS].bytes, 4 * token);
+    assert_int_equal(rows->arrays[SLI_ROW_TARGETS].bytes, 4 * token);
 }
 
 static void first_bad_line_of_all_is_named(void **state)
