@@ -201,22 +201,20 @@ static void pack_ids(const int32_t *ids, int64_t count, int width, uint8_t *pack
 
 static sl_status write_ids(sli_token_output *output, const int32_t *ids, int64_t count)
 {
-    enum { AT_ONCE = 1 << 16 };
+    enum { AT_ONCE = 1 << 13 };
     sli_output_file *file = last_file(output);
-    uint8_t *packed = malloc((size_t)AT_ONCE * 4);
-    sl_status status = packed ? SL_OK : sli_no_memory(file->path, "%d tokens", AT_ONCE);
-    for (int64_t left = count; left > 0 && status == SL_OK; left -= AT_ONCE, ids += AT_ONCE) {
+    uint8_t packed[4 * AT_ONCE];
+    for (int64_t left = count; left > 0; left -= AT_ONCE, ids += AT_ONCE) {
         int64_t here = left < AT_ONCE ? left : AT_ONCE;
         size_t bytes = (size_t)(here * output->width);
         uint64_t offset = SLI_TOKENS_HEADER_BYTES + (uint64_t)(file->tokens * output->width);
         pack_ids(ids, here, output->width, packed);
-        status = sli_replace_file_write(file->file, offset, packed, bytes);
+        SL_TRY(sli_replace_file_write(file->file, offset, packed, bytes));
         sli_checksum_add(file->sum, packed, bytes);
         file->tokens += here;
         output->tokens += here;
     }
-    free(packed);
-    return status;
+    return SL_OK;
 }
 
 sl_status sli_token_output_add(sli_token_output *output, const int32_t *ids, int64_t count)
