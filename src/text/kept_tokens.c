@@ -3,7 +3,6 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/json.h"
-#include "core/large_array.h"
 #include "text/rows.h"
 #include "text/token_output.h"
 
@@ -86,7 +85,7 @@ static sl_status is_current(const json_t *manifest, const sl_vocab *vocab, const
     return SL_OK;
 }
 
-/* A file's ids behind those that were read before. */
+/* Reads all ids of a file into ids [file->count]. */
 static sl_status read_file(const sli_token_file *file, int64_t ntokens, int32_t *ids)
 {
     enum { AT_ONCE = 1 << 20 };
@@ -103,12 +102,12 @@ static sl_status read_ids(const sl_rows *rows, int64_t ntokens, sl_tokens *out)
     sli_large_array ids = {0};
     size_t bytes = (size_t)rows->tokens * sizeof *out->ids;
     SL_TRY(sli_large_array_reserve(&ids, bytes, "ids of tokens"));
-    sli_large_array_finish(&ids, bytes);
-    out->ids = ids.data;
-    out->mapped_bytes = ids.is_mapped ? ids.bytes : 0;
+    out->count = rows->tokens;
+    sli_tokens_own_ids(out, &ids);
+    int64_t done = 0;
     for (size_t i = 0; i < rows->file_count; i++) {
-        SL_TRY(read_file(&rows->files[i], ntokens, out->ids + out->count));
-        out->count += rows->files[i].count;
+        SL_TRY(read_file(&rows->files[i], ntokens, out->ids + done));
+        done += rows->files[i].count;
     }
     return SL_OK;
 }

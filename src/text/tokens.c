@@ -2,7 +2,6 @@
 #include "text/tokens.h"
 
 #include "core/error.h"
-#include "core/large_array.h"
 #include "core/threads.h"
 #include "text/bpe.h"
 #include "text/line_reader.h"
@@ -22,8 +21,7 @@ void sl_tokens_free(sl_tokens *tokens)
 
 static const char name_of_ids[] = "ids of tokens";
 
-/* Has the tokens own the ids that were gathered. */
-static void own_ids(sli_large_array *ids, sl_tokens *tokens)
+void sli_tokens_own_ids(sl_tokens *tokens, sli_large_array *ids)
 {
     sli_large_array_finish(ids, (size_t)tokens->count * sizeof *tokens->ids);
     tokens->ids = ids->data;
@@ -88,7 +86,7 @@ static sl_status close_sink(token_sink *sink, sl_status status, sl_tokens *out)
     if (status == SL_OK) {
         *out = sink->tokens;
         out->invalid_bytes = sl_tokenizer_invalid_bytes(sink->tokenizer);
-        own_ids(&sink->ids, out);
+        sli_tokens_own_ids(out, &sink->ids);
         sli_tokens_count_unknown(out);
     } else {
         sli_large_array_free(&sink->ids);
@@ -137,8 +135,8 @@ sl_status sli_check_is_text(const char *name, size_t bytes, int64_t invalid, int
     if ((size_t)(invalid + controls) <= bytes / 3)
         return SL_OK;
     return sl_error(SL_ERR_FORMAT,
-                    "%s: expected text in UTF-8, but of its %zu bytes %lld are not UTF-8 and %lld "
-                    "are control characters",
+                    "%s: expected text in UTF-8, but of its %zu bytes at least %lld are not "
+                    "UTF-8 and %lld are control characters",
                     name, bytes, (long long)invalid, (long long)controls);
 }
 
@@ -213,9 +211,12 @@ static sl_status add_tokens(const sl_tokens *block, const char *text, size_t byt
     return SL_OK;
 }
 
+/* A file of another kind is refused before all of it has become tokens. */
 static sl_status encode_blocks(sli_text_encoder *encoder, const sl_vocab *vocab,
-                               sli_text_blocks *text, sli_large_array *ids, sl_tokens *sum)
+                               sli_text_blocks *text, const char *name, sli_large_array *ids,
+                               sl_tokens *sum)
 {
+    uint64_t text_bytes = text->end - text->offset;
     size_t bytes;
     for (bool continues = false;; continues = true) {
         sl_tokens block;
@@ -227,23 +228,25 @@ static sl_status encode_blocks(sli_text_encoder *encoder, const sl_vocab *vocab,
             add_tokens(&block, text->block, bytes, sli_text_blocks_is_last(text), ids, sum);
         sl_tokens_free(&block);
         SL_TRY(status);
+        SL_TRY(sli_check_is_text(name, text_bytes, sum->invalid_bytes, 0));
         sli_text_blocks_drop(text, bytes);
     }
 }
 
-static sl_status encode_file(const sl_vocab *vocab, sli_text_blocks *text, sl_tokens *out)
+static sl_status encode_file(const sl_vocab *vocab, sli_text_blocks *text, const char *name,
+                             sl_tokens *out)
 {
     sli_text_encoder *encoder;
     sli_large_array ids = {0};
     sl_tokens sum = {0};
     SL_TRY(sli_text_encoder_create(vocab, SLI_TEXT_PART_BYTES, sli_usable_processors(), &encoder));
-    sl_status status = encode_blocks(encoder, vocab, text, &ids, &sum);
+    sl_status status = encode_blocks(encoder, vocab, text, name, &ids, &sum);
     sli_text_encoder_destroy(&encoder);
     if (status != SL_OK) {
         sli_large_array_free(&ids);
         return status;
     }
-    own_ids(&ids, &sum);
+    sli_tokens_own_ids(&sum, &ids);
     *out = sum;
     return SL_OK;
 }
@@ -256,9 +259,8 @@ static sl_status read_range(const sl_vocab *vocab, sli_text_blocks *text, const 
     SL_TRY(sli_text_blocks_find_line(text, bytes_of(text->size, range.to), &end));
     text->offset = first;
     text->end = end;
-    SL_TRY(encode_file(vocab, text, out));
-    SL_TRY(check_has_tokens(name, out, first > 0));
-    return sli_check_is_text(name, end - first, out->invalid_bytes, 0);
+    SL_TRY(encode_file(vocab, text, name, out));
+    return check_has_tokens(name, out, first > 0);
 }
 
 /* All of the range is one text: pieces may cross line ends. */

@@ -2,6 +2,7 @@
 #ifndef SLI_TEXT_TOKENS_H
 #define SLI_TEXT_TOKENS_H
 
+#include "core/large_array.h"
 #include "sluice/app/text.h"
 
 /* The lines that begin in these hundredths of a file's bytes. */
@@ -27,8 +28,12 @@ sl_status sli_tokens_encode_text(const sl_vocab *vocab, const char *text, size_t
                                  bool continues, sl_tokens *out);
 
 /* Refuses a file of another kind, or a text in another encoding, of which most tokens would be
- * none: SL_ERR_FORMAT where more than a third of the bytes are not UTF-8 or control. */
+ * none: SL_ERR_FORMAT where more than a third of the bytes are not UTF-8 or control, of which the
+ * numbers are those that are known so far. */
 sl_status sli_check_is_text(const char *name, size_t bytes, int64_t invalid, int64_t controls);
+
+/* Finishes the array and has the tokens, whose `count` is set, own it as their ids. */
+void sli_tokens_own_ids(sl_tokens *tokens, sli_large_array *ids);
 
 /* Sets unknown_count. */
 void sli_tokens_count_unknown(sl_tokens *tokens);

@@ -211,7 +211,7 @@ static void files_without_text_are_refused(void **state)
                 "the file is empty");
     write_file(path, "a\xFF\xFE", 3);
     check_error(sli_bpe_train(&path, 1, &training, &vocab, &result), SL_ERR_FORMAT,
-                "of its 3 bytes 2 are not UTF-8");
+                "of its 3 bytes at least 2 are not UTF-8");
 }
 
 static void only_a_trained_tokenizer_is_replaced(void **state)
