@@ -60,9 +60,9 @@ sl_status sli_file_checksum(const char *path, int descriptor, uint64_t offset, u
  * (file_map.c) */
 typedef struct sli_file_map sli_file_map;
 
-/* Maps `size` > 0 bytes of an open file; the map outlives the descriptor. Errors: SL_ERR_IO,
- * SL_ERR_MEMORY. */
-sl_status sli_file_map_create(const char *path, int descriptor, uint64_t size, sli_file_map **out);
+/* Maps `size` > 0 bytes of an open file; the map outlives the descriptor. NULL: the system cannot,
+ * so the file is to be read. Sets no error text. */
+sli_file_map *sli_file_map_create(int descriptor, uint64_t size);
 char *sli_file_map_bytes(const sli_file_map *map);
 
 /* Reads `bytes` bytes at `offset` before they are touched, as far as the system can: many pages in

@@ -7,6 +7,7 @@
 #include "core/error.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -18,20 +19,22 @@ struct sli_file_map {
     size_t size;
 };
 
-sl_status sli_file_map_create(const char *path, int descriptor, uint64_t size, sli_file_map **out)
+/* Hardly any page is ever written, so none is counted as memory that the process needs: a file may
+ * be larger than the memory. */
+sli_file_map *sli_file_map_create(int descriptor, uint64_t size)
 {
-    sli_file_map *map = *out = malloc(sizeof *map);
+    sli_file_map *map = malloc(sizeof *map);
     if (!map)
-        return sli_no_memory(path, "its record");
-    void *bytes = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE, descriptor, 0);
+        return NULL;
+    void *bytes =
+        mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, descriptor, 0);
     if (bytes == MAP_FAILED) {
         free(map);
-        *out = NULL;
-        return sli_io_error(path, "cannot be mapped");
+        return NULL;
     }
     *map = (sli_file_map){.bytes = bytes, .size = size};
     atomic_init(&map->holders, 1);
-    return SL_OK;
+    return map;
 }
 
 char *sli_file_map_bytes(const sli_file_map *map)
@@ -44,11 +47,18 @@ sl_status sli_file_map_load(const sli_file_map *map, const char *path, uint64_t 
 {
 #ifdef MADV_POPULATE_READ
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), before = offset % page;
-    if (madvise(map->bytes + (offset - before), bytes + before, MADV_POPULATE_READ) != 0 &&
-        errno != EINVAL) /* Linux before 5.14: pages come when they are touched */
+    if (madvise(map->bytes + (offset - before), bytes + before, MADV_POPULATE_READ) == 0 ||
+        errno == EINVAL) /* Linux before 5.14: pages come when they are touched */
+        return SL_OK;
+    if (errno != EFAULT)
         return sli_io_error(path, "cannot be read");
-#endif
+    return sl_error(SL_ERR_IO,
+                    "%s: its %" PRIu64 " bytes from byte %" PRIu64
+                    " cannot be read: it has become shorter, or its disk has an error",
+                    path, bytes, offset);
+#else
     return SL_OK;
+#endif
 }
 
 sli_file_map *sli_file_map_hold(sli_file_map *map)

@@ -1,5 +1,7 @@
 /* Paths, whole files and directories. What removes and replaces uses names in directories without
  * following links. */
+#define _GNU_SOURCE /* MADV_POPULATE_READ */
+
 #include "core/file.h"
 #include "core/replace.h"
 
@@ -8,6 +10,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 
 static int open_scratch(scratch *dir)
@@ -266,7 +269,8 @@ static void map_has_the_files_bytes_until_its_last_holder_is_gone(void **state)
         bytes[i] = (char)(i % 251);
     write_file(path, bytes, SIZE);
     check_ok(sli_file_open(path, &descriptor, &size));
-    check_ok(sli_file_map_create(path, descriptor, size, &map));
+    map = sli_file_map_create(descriptor, size);
+    assert_non_null(map);
     check_ok(sli_file_map_load(map, path, 5000, 3000));
     close(descriptor);
     other = sli_file_map_hold(map);
@@ -285,6 +289,71 @@ static void map_has_the_files_bytes_until_its_last_holder_is_gone(void **state)
     sli_file_map_release(&other);
 }
 
+/* 4 TiB of zeros that take no room on the disk. */
+static void map_may_be_larger_than_the_memory(void **state)
+{
+    const uint64_t size = (uint64_t)4 << 40;
+    char *policy;
+    size_t bytes;
+    check_ok(sli_file_read("/proc/sys/vm/overcommit_memory", 16, &policy, &bytes));
+    bool counts_all = policy[0] == '2';
+    free(policy);
+    int descriptor = open(scratch_path(*state, "large"), O_RDWR | O_CREAT, 0666);
+    assert_true(descriptor >= 0);
+    if (counts_all || ftruncate(descriptor, (off_t)size) != 0) {
+        close(descriptor);
+        skip();
+    }
+    sli_file_map *map = sli_file_map_create(descriptor, size);
+    close(descriptor);
+    assert_non_null(map);
+    assert_int_equal(sli_file_map_bytes(map)[size - 1], 0);
+    sli_file_map_release(&map);
+}
+
+static void map_that_the_system_cannot_make_is_null(void **state)
+{
+    int descriptor = open(scratch_path(*state, "file"), O_RDWR | O_CREAT, 0666);
+    assert_true(descriptor >= 0);
+    assert_null(sli_file_map_create(descriptor, UINT64_MAX / 4));
+    close(descriptor);
+}
+
+static bool loads_pages(void)
+{
+#ifdef MADV_POPULATE_READ
+    long page = sysconf(_SC_PAGESIZE);
+    void *own = mmap(NULL, (size_t)page, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    bool loads = own != MAP_FAILED && madvise(own, (size_t)page, MADV_POPULATE_READ) == 0;
+    munmap(own, (size_t)page);
+    return loads;
+#else
+    return false;
+#endif
+}
+
+static void map_of_a_file_that_became_shorter_says_so(void **state)
+{
+    enum { SIZE = 1 << 20 };
+    static const char zeros[SIZE];
+    const char *path = scratch_path(*state, "shorter");
+    int descriptor;
+    uint64_t size;
+    if (!loads_pages())
+        skip();
+    write_file(path, zeros, SIZE);
+    check_ok(sli_file_open(path, &descriptor, &size));
+    sli_file_map *map = sli_file_map_create(descriptor, size);
+    close(descriptor);
+    assert_non_null(map);
+    assert_int_equal(truncate(path, SIZE / 2), 0);
+    check_ok(sli_file_map_load(map, path, 100, SIZE / 2 - 100));
+    check_error(sli_file_map_load(map, path, 100, SIZE - 100), SL_ERR_IO,
+                "shorter: its 1048476 bytes from byte 100 cannot be read: it has become shorter, "
+                "or its disk has an error");
+    sli_file_map_release(&map);
+}
+
 int file_tests(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, scratch_create, scratch_remove)
@@ -301,6 +370,9 @@ int file_tests(void)
         TEST(what_is_no_file_is_not_read),
         cmocka_unit_test(descriptor_limit_is_raised_to_the_hard_one),
         TEST(map_has_the_files_bytes_until_its_last_holder_is_gone),
+        TEST(map_may_be_larger_than_the_memory),
+        TEST(map_that_the_system_cannot_make_is_null),
+        TEST(map_of_a_file_that_became_shorter_says_so),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -94,6 +94,30 @@ static void index_stands_for_its_files(void **state)
     sl_checkpoint_close(&model);
 }
 
+/* A file that cannot be mapped is to be read. */
+static void tensor_has_a_place_in_its_files_map_where_there_can_be_one(void **state)
+{
+    sample made;
+    sl_checkpoint_reader *model;
+    sli_file_map *map;
+    void *data;
+    char *path = scratch_path(*state, "file");
+    sample_fill(&made, 0);
+    check_ok(sl_safetensors_save(path, made.items, TENSORS, NULL, 0));
+    check_ok(sl_checkpoint_open(path, &model));
+    const sli_checkpoint_entry *entry = sli_checkpoint_find_tensor(model, SLI_MODEL_PART, "a");
+    uint64_t *bytes = &model->files[0].reader->file_bytes, size = *bytes;
+    *bytes = UINT64_MAX / 4;
+    check_ok(sli_checkpoint_map(model, entry, &map, &data));
+    assert_null(map);
+    assert_null(data);
+    *bytes = size;
+    check_ok(sli_checkpoint_map(model, entry, &map, &data));
+    assert_non_null(map);
+    assert_memory_equal(data, made.items[0].data, (size_t)entry->info.bytes);
+    sl_checkpoint_close(&model);
+}
+
 static void index_that_does_not_fit_is_refused(void **state)
 {
     static const struct {
@@ -337,6 +361,7 @@ int checkpoint_model_tests(void)
     const struct CMUnitTest tests[] = {
         WITH_SCRATCH(file_is_a_model),
         WITH_SCRATCH(index_stands_for_its_files),
+        WITH_SCRATCH(tensor_has_a_place_in_its_files_map_where_there_can_be_one),
         WITH_SCRATCH(index_that_does_not_fit_is_refused),
         WITH_SCRATCH(checkpoint_is_read_against_its_checksums),
         WITH_SCRATCH(directory_without_a_model_is_refused),

@@ -198,9 +198,9 @@ sl_status sli_checkpoint_read_elements(const sl_checkpoint_reader *reader,
                                        const sli_checkpoint_entry *tensor, int64_t first,
                                        int64_t count, void *out);
 
-/* Where a tensor of at least one byte is in a file's map, which the reader holds: *data, for an
- * item, whose bytes are then read by loading them. NULL: it is in several files, or not aligned.
- * Errors: those of sli_file_map_create. */
+/* Sets *data to the place of a tensor of at least one byte in a file's map, which the reader holds.
+ * Reading an item with this data loads the pages instead of copying. NULL: the tensor is in several
+ * files or not aligned, or the file cannot be mapped. Errors: those of a descriptor. */
 sl_status sli_checkpoint_map(const sl_checkpoint_reader *reader, const sli_checkpoint_entry *tensor,
                              sli_file_map **map, void **data);
 

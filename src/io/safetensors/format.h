@@ -157,9 +157,9 @@ sl_status sli_safetensors_read_bytes(const sli_safetensors_reader *reader,
                                      const sl_safetensors_info *info, uint64_t offset,
                                      uint64_t bytes, void *to);
 
-/* Where the tensor is in the file's map, which the reader holds. Its bytes are read by
- * sli_file_map_load, or as they are touched. Any thread may call. Errors: those of
- * sli_file_map_create and of a descriptor. */
+/* Where the tensor is in the file's map, which the reader holds. NULL: it cannot be mapped. Its
+ * bytes are read by sli_file_map_load, or as they are touched. Any thread may call. Errors: those
+ * of a descriptor. */
 sl_status sli_safetensors_map(sli_safetensors_reader *reader, const sl_safetensors_info *info,
                               sli_file_map **map, void **data);
 

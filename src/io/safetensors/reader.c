@@ -440,7 +440,7 @@ sl_status sli_safetensors_read(const sli_safetensors_reader *reader,
 
 /* ---- Mapping ---------------------------------------------------------------------------- */
 
-/* The file's map, which its reader holds; made by the first call. */
+/* The file's map, which its reader holds; made by the first call. NULL: it cannot be mapped. */
 static sl_status need_map(sli_safetensors_reader *reader, sli_file_map **out)
 {
     int descriptor;
@@ -449,10 +449,9 @@ static sl_status need_map(sli_safetensors_reader *reader, sli_file_map **out)
     if (*out)
         return SL_OK;
     SL_TRY(sli_safetensors_borrow_descriptor(reader, &descriptor));
-    sl_status status = sli_file_map_create(reader->path, descriptor, reader->file_bytes, out);
+    *out = sli_file_map_create(descriptor, reader->file_bytes);
     sli_safetensors_return_descriptor(reader, descriptor);
-    SL_TRY(status);
-    if (atomic_compare_exchange_strong(&reader->map, &other, *out))
+    if (!*out || atomic_compare_exchange_strong(&reader->map, &other, *out))
         return SL_OK;
     sli_file_map_release(out); /* another thread was faster */
     *out = other;
@@ -464,7 +463,7 @@ sl_status sli_safetensors_map(sli_safetensors_reader *reader, const sl_safetenso
 {
     const sli_safetensors_entry *entry = (const sli_safetensors_entry *)info; /* its first field */
     SL_TRY(need_map(reader, map));
-    *data = sli_file_map_bytes(*map) + reader->data_begin + entry->begin;
+    *data = *map ? sli_file_map_bytes(*map) + reader->data_begin + entry->begin : NULL;
     return SL_OK;
 }
 
