@@ -181,17 +181,20 @@ static const char *name_in(const json_t *file, const char *part)
                                              : NULL;
 }
 
+static size_t count_files(const writer *job, const char *part)
+{
+    size_t files = 0;
+    for (size_t i = 0; i < json_array_size(job->files); i++)
+        files += name_in(json_array_get(job->files, i), part) != NULL;
+    return files;
+}
+
 /* Of a part in several files, by what these say, whoever has written them. */
 static sl_status add_index(writer *job, const char *part)
 {
     part_index index = {.map = json_object()};
     sl_status status = SL_OK;
-    size_t count = json_array_size(job->files), files = 0;
-    for (size_t i = 0; i < count; i++)
-        files += name_in(json_array_get(job->files, i), part) != NULL;
-    if (files <= 1)
-        goto fail;
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < json_array_size(job->files); i++) {
         const char *name = name_in(json_array_get(job->files, i), part);
         SLI_TRY_OR_FAIL(name ? index_file(job, name, &index) : SL_OK);
     }
@@ -462,7 +465,8 @@ static sl_status complete(writer *job, const sl_checkpoint_contents *contents)
     char *text = NULL;
     sl_status status = SL_OK;
     for (size_t i = 0; i < contents->part_count; i++)
-        SL_TRY(add_index(job, contents->parts[i].name));
+        if (count_files(job, contents->parts[i].name) > 1)
+            SL_TRY(add_index(job, contents->parts[i].name));
     if (!job->settings->is_model)
         status = sli_checkpoint_state_print(job->id, contents->state, job->files, &text);
     if (text)
