@@ -95,28 +95,51 @@ static sl_status open_tokenizer(const sl_train_options *options, cli_saved_model
                     options->tokenizer, sl_vocab_size(model->vocab), model->options.ntokens);
 }
 
-/* Each process makes ids of the prompt by its own tokenizer, and ends a text at its end. */
-static sl_status check_same_tokenizer(const cli_saved_model *model)
+/* Checksums of a tokenizer and its settings as a message, which is of whole words; empty: there is
+ * none. */
+enum { CHECKSUM_WORDS = (SL_VOCAB_CHECKSUM_BYTES + 3) / 4 };
+typedef struct tokenizer_identity {
+    char tokens[CHECKSUM_WORDS * sizeof(int32_t)], settings[CHECKSUM_WORDS * sizeof(int32_t)];
+} tokenizer_identity;
+
+static sl_status refuse_other_tokenizer(const char *path, const tokenizer_identity *own,
+                                        const tokenizer_identity *first)
 {
-    struct {
-        char checksum[SL_VOCAB_CHECKSUM_BYTES];
-        int32_t end;
-    } own = {.end = -1}, first;
-    enum { WORDS = sizeof own / sizeof(int32_t) };
+    if (!*own->tokens)
+        return sl_error(SL_ERR_INVALID,
+                        "this process has no tokenizer, but the first one has (checksum %s): start "
+                        "all with the same --tokenizer",
+                        first->tokens);
+    if (!*first->tokens)
+        return sl_error(SL_ERR_INVALID,
+                        "this process's tokenizer is %s, but the first process has none: start all "
+                        "with the same --tokenizer",
+                        path);
+    bool same_tokens = strcmp(own->tokens, first->tokens) == 0;
+    return sl_error(SL_ERR_INVALID,
+                    "this process's tokenizer %s (checksum %s%s) is not the first process's (%s): "
+                    "start all with the same --tokenizer",
+                    path, same_tokens ? "of its tokenizer_config.json " : "",
+                    same_tokens ? own->settings : own->tokens,
+                    same_tokens ? first->settings : first->tokens);
+}
+
+/* Each process makes ids of the prompt by its own tokenizer, and ends a text at its end. */
+static sl_status check_same_tokenizer(const sl_train_options *options, const cli_saved_model *model)
+{
+    tokenizer_identity own = {{0}, {0}}, first;
     if (!model->group)
         return SL_OK;
     if (model->vocab) {
-        SL_TRY(sl_vocab_checksum(model->vocab, own.checksum));
-        own.end = sl_vocab_end(model->vocab);
+        SL_TRY(sl_vocab_checksum(model->vocab, own.tokens));
+        sl_vocab_settings_checksum(model->vocab, own.settings);
     }
     first = own;
-    SL_TRY(sl_group_broadcast(sl_pipe_group(model->pipe), &first, WORDS, SL_I32, 0, NULL));
-    bool same = strcmp(first.checksum, own.checksum) == 0 && first.end == own.end;
-    return sl_pipe_abort(model->pipe,
-                         same ? SL_OK
-                              : sl_error(SL_ERR_INVALID,
-                                         "this process has another tokenizer than the first one: "
-                                         "all must be started with the same one"));
+    SL_TRY(sl_group_broadcast(sl_pipe_group(model->pipe), &first, 2 * CHECKSUM_WORDS, SL_I32, 0,
+                              NULL));
+    bool same = strcmp(first.tokens, own.tokens) == 0 && strcmp(first.settings, own.settings) == 0;
+    const char *path = options->tokenizer ? options->tokenizer : options->init;
+    return sl_pipe_abort(model->pipe, same ? SL_OK : refuse_other_tokenizer(path, &own, &first));
 }
 
 static void refuse_two_adapters(const sl_train_options *options, const sl_model_options *saved)
@@ -155,7 +178,7 @@ sl_status cli_saved_model_load(const sl_train_options *options, cli_model_needs 
     if (options->adapter)
         SL_TRY(sl_adapter_options(options->adapter, &out->options.lora));
     SL_TRY(build_pipe(options, needs.overlapping, out));
-    SL_TRY(check_same_tokenizer(out));
+    SL_TRY(check_same_tokenizer(options, out));
     cli_warn_of_devices(out->pipe, options->devices, options->precision);
     SL_TRY(sl_saved_model_load(out->saved, out->pipe, NULL, NULL));
     return options->adapter ? sl_adapter_load(options->adapter, out->pipe) : SL_OK;

@@ -33,26 +33,20 @@ static row_arrays arrays_of(const sl_rows *rows, uint64_t count, uint64_t tokens
 
 /* ---- What they are of --------------------------------------------------------------------- */
 
-static json_t *describe_template(const sl_vocab *vocab)
-{
-    char checksum[SLI_CHECKSUM_BYTES];
-    const char *settings = vocab->settings ? vocab->settings : "";
-    return json_string(sli_checksum_of(settings, strlen(settings), checksum));
-}
-
 sl_status sli_kept_rows_describe(const char *path, const sl_rows_options *options, int64_t pack,
                                  json_t **out)
 {
+    char settings[SL_VOCAB_CHECKSUM_BYTES];
     json_t *file, *tokenizer = NULL;
     *out = NULL;
     SL_TRY(sli_kept_identify(path, &file));
     json_object_del(file, "path"); /* it may lie anywhere */
     sl_status status;
     SLI_TRY_OR_FAIL(sli_manifest_tokenizer(options->vocab, &tokenizer));
-    *out = json_pack("{sO sO so sI sI sb sI}", "lines", file, "tokenizer", tokenizer, "settings",
-                     describe_template(options->vocab), "ntokens", (json_int_t)options->ntokens,
-                     "positions", (json_int_t)options->positions, "mask_prompt",
-                     !options->no_mask_prompt, "pack", (json_int_t)pack);
+    *out = json_pack("{sO sO ss sI sI sb sI}", "lines", file, "tokenizer", tokenizer, "settings",
+                     sl_vocab_settings_checksum(options->vocab, settings), "ntokens",
+                     (json_int_t)options->ntokens, "positions", (json_int_t)options->positions,
+                     "mask_prompt", !options->no_mask_prompt, "pack", (json_int_t)pack);
     status = *out ? SL_OK : sli_no_memory(path, "its description");
 fail:
     json_decref(file);

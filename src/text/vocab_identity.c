@@ -74,3 +74,9 @@ sl_status sl_vocab_checksum(const sl_vocab *vocab, char *text)
     sli_checksum_destroy(&sum);
     return status;
 }
+
+const char *sl_vocab_settings_checksum(const sl_vocab *vocab, char *text)
+{
+    const char *settings = vocab->settings ? vocab->settings : "";
+    return sli_checksum_of(settings, strlen(settings), text);
+}

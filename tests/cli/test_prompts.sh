@@ -39,20 +39,29 @@ else
     grep -q 'sluice_mpi.so was not found' err || fail "two processes"
 fi
 
-# Another tokenizer of the second process is noticed.
+# Another tokenizer of the second process is noticed, also one with other settings alone.
+two_tokenizers() { # REASON TOKENIZER OF-THE-SECOND
+    local status=0
+    cat >by_rank <<EOF
+#!/bin/bash
+[ "\${RANK:-0}" = 0 ] || exec "\$@" --tokenizer $3
+exec "\$@" --tokenizer $2
+EOF
+    ASAN_OPTIONS=detect_leaks=0 timeout 120 "$program" launch --nproc 2 ./by_rank "$program" generate --init model --prompts prompts \
+        --tokens 20 >out 2>err || status=$?
+    [ $status = 1 ] || fail "two tokenizers: status $status"
+    grep -q "$1" err || grep -q 'sluice_mpi.so was not found' err || fail "two tokenizers: not \"$1\" but $(cat err)"
+}
 printf 'the dog ran\n%.0s' {1..99} >other.txt
 runs "$program" data other.txt --vocab other.json
-cat >by_rank <<'EOF'
-#!/bin/bash
-[ "${RANK:-0}" = 0 ] || exec "$@" --tokenizer other.json
-exec "$@"
-EOF
-status=0
-ASAN_OPTIONS=detect_leaks=0 timeout 120 "$program" launch --nproc 2 ./by_rank "$program" generate --init model --prompts prompts \
-    --tokens 20 >out 2>err || status=$?
-[ $status = 1 ] || fail "two tokenizers: status $status"
-grep -qF 'this process has another tokenizer than the first one: all must be started with the same one' err ||
-    grep -q 'sluice_mpi.so was not found' err || fail "two tokenizers: no reason"
+sum='[0-9a-f]\{32\}' all=': start all with the same --tokenizer'
+two_tokenizers "this process's tokenizer other.json (checksum $sum) is not the first process's ($sum)$all" model other.json
+mkdir one two
+cp model/tokenizer.json one
+cp model/tokenizer.json two
+echo '{"chat_template": "of the first"}' >one/tokenizer_config.json
+echo '{"chat_template": "of the second"}' >two/tokenizer_config.json
+two_tokenizers "this process's tokenizer two (checksum of its tokenizer_config.json $sum) is not the first process's ($sum)$all" one two
 
 # With --json a line is the prompt's with what was added: together they are the text.
 runs "$program" generate --init model --prompts prompts --tokens 20 --seed 3 --json

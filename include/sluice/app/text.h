@@ -115,6 +115,11 @@ bool sl_vocab_is_special(const sl_vocab *vocab, int32_t id); /* a mark of a BPE,
 enum { SL_VOCAB_CHECKSUM_BYTES = 33 };
 sl_status sl_vocab_checksum(const sl_vocab *vocab, char *text);
 
+/* The checksum of its tokenizer_config.json, which decides how conversations are written and where
+ * texts end; without one, that of no bytes. Into text [SL_VOCAB_CHECKSUM_BYTES], which it returns.
+ */
+const char *sl_vocab_settings_checksum(const sl_vocab *vocab, char *text);
+
 /* Counts tokens and makes a vocabulary of them. */
 typedef struct sl_vocab_builder sl_vocab_builder;
 
