@@ -400,7 +400,7 @@ static bool has_profile(const sli_cluster *cluster)
 
 static sl_status recut(sli_found_table *opened, sli_found_layout *found)
 {
-    sli_found_layout best;
+    sli_found_layout best = {0};
     double memory = sli_cluster_search_used(&opened->search, &found->candidate).memory_bytes;
     sli_search one = {.host_bytes = (uint64_t)memory, .wanted = 1, .found = &best};
     SL_TRY(
