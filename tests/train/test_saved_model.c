@@ -115,6 +115,32 @@ static void inference_in_bf16_uses_the_files_memory(void **state)
     check_same_logits(&copied, &mapped);
 }
 
+static float *a_value(const test_pipe *pipe)
+{
+    return sl_tensor_f32(sl_parameter_value(find_parameter(pipe, "0.encoder.weight")));
+}
+
+/* What is written to one pipe is not in another that the same open model was loaded into, and a
+ * load brings the file's values back. */
+static void pipes_of_one_open_model_share_no_values(void **state)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s", scratch_path(*state, "model"));
+    save_small(path);
+    SCOPED(test_pipe) a = open_in_bf16(true), b = open_in_bf16(true);
+    sl_saved_model *model;
+    check_ok(sl_saved_model_open(path, &model));
+    check_ok(sl_saved_model_load(model, a.pipe, NULL, NULL));
+    check_ok(sl_saved_model_load(model, b.pipe, NULL, NULL));
+    float value = *a_value(&a);
+    *a_value(&a) += 1;
+    assert_true(*a_value(&b) == value);
+    check_ok(sl_saved_model_load(model, a.pipe, NULL, NULL));
+    assert_true(*a_value(&a) == value);
+    sl_saved_model_close(&model);
+    check_same_logits(&a, &b);
+}
+
 static void check_state_is_the_values(const test_pipe *pipe)
 {
     sl_checkpoint_part state;
@@ -488,6 +514,7 @@ int saved_model_tests(void)
     const struct CMUnitTest tests[] = {
         WITH_SCRATCH(saved_model_comes_back_in_any_cut),
         WITH_SCRATCH(inference_in_bf16_uses_the_files_memory),
+        WITH_SCRATCH(pipes_of_one_open_model_share_no_values),
         WITH_SCRATCH(state_of_a_pipe_follows_its_values_into_the_file),
         WITH_SCRATCH(names_are_pytorchs),
         WITH_SCRATCH(config_gives_the_model_back),

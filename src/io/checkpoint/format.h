@@ -204,6 +204,9 @@ sl_status sli_checkpoint_read_elements(const sl_checkpoint_reader *reader,
 sl_status sli_checkpoint_map(const sl_checkpoint_reader *reader, const sli_checkpoint_entry *tensor,
                              sli_file_map **map, void **data);
 
+/* Ends reading to places in the files' maps: from here on they belong to who mapped. */
+void sli_checkpoint_end_maps(const sl_checkpoint_reader *reader);
+
 /* sl_checkpoint_read of some of the part's tensors, which fit the items. An item without data is
  * not read. */
 sl_status sli_checkpoint_read_items(const sl_checkpoint_reader *reader, const char *part,

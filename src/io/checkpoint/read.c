@@ -281,6 +281,13 @@ sl_status sli_checkpoint_map(const sl_checkpoint_reader *reader, const sli_check
     return SL_OK;
 }
 
+void sli_checkpoint_end_maps(const sl_checkpoint_reader *reader)
+{
+    for (size_t i = 0; i < reader->state.count; i++)
+        if (reader->files[i].reader)
+            sli_safetensors_end_map(reader->files[i].reader);
+}
+
 /* ---- What a caller wants against what there is ------------------------------------------ */
 
 /* A sentence names the first few tensors of a kind and counts them all. */

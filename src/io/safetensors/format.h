@@ -135,6 +135,7 @@ struct sli_safetensors_reader {
     uint64_t file_bytes;
     uint64_t data_begin;         /* in the file: the first tensor's bytes */
     _Atomic(sli_file_map *) map; /* NULL: nothing was mapped yet */
+    _Atomic bool map_ended;      /* nothing is read to its place in the map any more */
     sli_safetensors_header header;
 };
 
@@ -158,13 +159,16 @@ sl_status sli_safetensors_read_bytes(const sli_safetensors_reader *reader,
                                      uint64_t bytes, void *to);
 
 /* Where the tensor is in the file's map, which the reader holds. NULL: it cannot be mapped. Its
- * bytes are read by sli_file_map_load, or as they are touched. Any thread may call. Errors: those
+ * bytes are read by sli_file_map_load, or as they are touched. One thread may call. Errors: those
  * of a descriptor. */
 sl_status sli_safetensors_map(sli_safetensors_reader *reader, const sl_safetensors_info *info,
                               sli_file_map **map, void **data);
 
-/* Reads the file's bytes from `begin` on; where `to` is their place in the map, loads them there.
- */
+/* Who mapped has read: what is in the map is its own from here on, and may differ from the file. */
+void sli_safetensors_end_map(sli_safetensors_reader *reader);
+
+/* Reads the file's bytes from `begin` on; where `to` is their place in the map, loads them there
+ * until that has ended. */
 sl_status sli_safetensors_read_at(const sli_safetensors_reader *reader, int descriptor,
                                   uint64_t begin, void *to, uint64_t bytes);
 

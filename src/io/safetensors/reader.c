@@ -444,17 +444,13 @@ sl_status sli_safetensors_read(const sli_safetensors_reader *reader,
 static sl_status need_map(sli_safetensors_reader *reader, sli_file_map **out)
 {
     int descriptor;
-    sli_file_map *other = NULL;
     *out = atomic_load(&reader->map);
     if (*out)
         return SL_OK;
     SL_TRY(sli_safetensors_borrow_descriptor(reader, &descriptor));
     *out = sli_file_map_create(descriptor, reader->file_bytes);
     sli_safetensors_return_descriptor(reader, descriptor);
-    if (!*out || atomic_compare_exchange_strong(&reader->map, &other, *out))
-        return SL_OK;
-    sli_file_map_release(out); /* another thread was faster */
-    *out = other;
+    atomic_store(&reader->map, *out);
     return SL_OK;
 }
 
@@ -467,11 +463,17 @@ sl_status sli_safetensors_map(sli_safetensors_reader *reader, const sl_safetenso
     return SL_OK;
 }
 
+void sli_safetensors_end_map(sli_safetensors_reader *reader)
+{
+    atomic_store(&reader->map_ended, true);
+}
+
 sl_status sli_safetensors_read_at(const sli_safetensors_reader *reader, int descriptor,
                                   uint64_t begin, void *to, uint64_t bytes)
 {
     const sli_file_map *map = atomic_load(&reader->map);
-    return map && sli_file_map_bytes(map) + begin == to
+    bool in_place = map && !atomic_load(&reader->map_ended);
+    return in_place && sli_file_map_bytes(map) + begin == to
                ? sli_file_map_load(map, reader->path, begin, bytes)
                : sli_file_read_at(reader->path, descriptor, begin, to, bytes);
 }

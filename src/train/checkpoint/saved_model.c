@@ -11,6 +11,7 @@
 #include "train/checkpoint/checkpoints.h"
 
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,6 +33,7 @@ struct sl_saved_model {
     char *generation; /* generation_config.json; NULL: it has none */
     char *
         refused; /* why the tokenizer that is there is not `vocab`; NULL: it is, or there is none */
+    _Atomic bool was_mapped; /* by one load, so that no two pipes share memory */
 };
 
 /* A file of the directory; *text is NULL where it is not there. */
@@ -508,7 +510,8 @@ static sl_status load_selected(loading *job, sl_pipe *pipe, bool adapters)
     job->items = calloc(tensors.count + job->has->count + 1, sizeof *job->items);
     job->widens = calloc(tensors.count + job->has->count + 1, sizeof *job->widens);
     job->mapped = calloc(tensors.count + job->has->count + 1, sizeof *job->mapped);
-    job->maps = tensors.may_be_mapped;
+    job->maps =
+        tensors.may_be_mapped && !atomic_exchange(&((sl_saved_model *)model)->was_mapped, true);
     if (!job->used || !job->items || !job->widens || !job->mapped)
         SLI_TRY_OR_FAIL(sli_no_memory(model->path, "a list of its tensors"));
     for (size_t i = 0; i < tensors.count; i++)
@@ -520,6 +523,8 @@ static sl_status load_selected(loading *job, sl_pipe *pipe, bool adapters)
         SLI_TRY_OR_FAIL(convert(model, &job->items[i], job->widens[i]));
     status = sli_tensors_store(&tensors);
 fail:
+    if (job->maps)
+        sli_checkpoint_end_maps(model->reader);
     free(job->used);
     free(job->items);
     free(job->widens);
