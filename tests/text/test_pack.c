@@ -12,10 +12,8 @@ static sl_rows *draw_rows(unsigned seed, int count, int longest)
 {
     sl_rows *rows = calloc(1, sizeof *rows);
     assert_non_null(rows);
-    rows->begins = calloc((size_t)count + 1, sizeof *rows->begins);
-    rows->ids = calloc((size_t)count * (size_t)longest, sizeof *rows->ids);
-    rows->targets = calloc((size_t)count * (size_t)longest, sizeof *rows->targets);
-    assert_true(rows->begins && rows->ids && rows->targets);
+    check_ok(sli_rows_reserve(rows, count, (int64_t)count * longest, false));
+    rows->begins[0] = 0;
     for (int i = 0; i < count; i++) {
         seed = seed * 1664525u + 1013904223u;
         int length = 1 + (int)(seed >> 8) % longest;
