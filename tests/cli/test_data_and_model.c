@@ -81,7 +81,7 @@ static void text_in_another_encoding_is_said_or_refused(void **state)
     assert_string_equal(run.err, expected);
     write_text(dir, "test.txt", "\xe2\xe5\xf0\xeb\xe8\xed\n");
     program_start(&run, "data %s", dir->directory);
-    check_refused(&run, 1, "expected text in UTF-8, but of its 6 bytes 6 are not UTF-8");
+    check_refused(&run, 1, "expected text in UTF-8, but of its 6 bytes at least 6 are not UTF-8");
     write_text(dir, "test.txt", "nach K\xf6ln\n");
     write_text(dir, "valid.txt", "nach nach\n");
     program_start(&run,

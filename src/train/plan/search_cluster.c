@@ -15,6 +15,8 @@
 
 enum { MOST_VIRTUAL_STAGES = 8, MOST_ORDERED = 512 };
 
+enum { MOST_SEARCHED_AGAIN = 200000 }; /* layouts: of a million a second search takes minutes */
+
 enum { DEFAULT_DAYS = 30 }; /* of a training without a number of tokens */
 
 /* A search, with the lists of its space. */
@@ -307,7 +309,9 @@ static sl_status order_plans(search *s, const sli_devices *devices,
     for (int i = 0; i < *count && kept_tokens_per_s(&plans[i].plan) > 0; i++)
         least = kept_tokens_per_s(&plans[i].plan);
     bool may_others = s->cluster.mtbf_s > 0 || sli_cluster_has_jitter(&s->cluster);
-    if (may_others && looks_at_all && s->results.count == SL_PLANS_FOUND && least > 0) {
+    may_others = may_others && looks_at_all && s->results.count == SL_PLANS_FOUND && least > 0;
+    out->is_cut_off = may_others && out->layouts > MOST_SEARCHED_AGAIN;
+    if (may_others && !out->is_cut_off) {
         SL_TRY(search_all_that_matter(s, devices, least));
         while (*count > 0)
             free_described(&plans[--*count]);
