@@ -54,18 +54,18 @@ static void encode_own(void *argument, int64_t index, int thread)
 {
     (void)index;
     (void)thread;
-    const own_texts *own = argument;
+    const own_texts *job = argument;
     sl_tokens tokens;
-    bench_check(sli_bpe_encode(own->bpe, own->text, own->bytes, false, false, &tokens));
+    bench_check(sli_bpe_encode(job->bpe, job->text, job->bytes, false, false, &tokens));
     sl_tokens_free(&tokens);
 }
 
-static double seconds_together(sli_text_encoder *encoder, const own_texts *own, int texts)
+static double seconds_together(sli_text_encoder *encoder, const own_texts *job, int texts)
 {
     double start = bench_now();
     for (int i = 0; i < texts; i++) {
         sl_tokens tokens;
-        bench_check(sli_text_encoder_run(encoder, own->text, own->bytes, false, &tokens));
+        bench_check(sli_text_encoder_run(encoder, job->text, job->bytes, false, &tokens));
         sl_tokens_free(&tokens);
     }
     return bench_now() - start;
@@ -83,13 +83,13 @@ static void scale(const char *path, long repeats, const char *tokenizer, const c
     bench_check(sli_file_read(path, SIZE_MAX / 8, &text, &bytes));
     bench_check(sli_pool_create(&(sli_pool_options){.threads = threads}, &pool));
     bench_check(sli_text_encoder_create(vocab, SLI_TEXT_PART_BYTES, threads, &encoder));
-    own_texts own = {vocab->bpe, text, bytes};
-    (void)seconds_together(encoder, &own, 1);
+    own_texts job = {vocab->bpe, text, bytes};
+    (void)seconds_together(encoder, &job, 1);
     for (long i = 0; i < repeats; i++) {
         double start = bench_now();
-        sli_pool_run(pool, threads, encode_own, &own);
+        sli_pool_run(pool, threads, encode_own, &job);
         double apart = bench_now() - start;
-        printf("%.4f\n", apart / seconds_together(encoder, &own, threads));
+        printf("%.4f\n", apart / seconds_together(encoder, &job, threads));
     }
     sli_text_encoder_destroy(&encoder);
     sli_pool_destroy(&pool);

@@ -102,10 +102,10 @@ typedef struct tokenizer_identity {
     char tokens[CHECKSUM_WORDS * sizeof(int32_t)], settings[CHECKSUM_WORDS * sizeof(int32_t)];
 } tokenizer_identity;
 
-static sl_status refuse_other_tokenizer(const char *path, const tokenizer_identity *own,
+static sl_status refuse_other_tokenizer(const char *path, const tokenizer_identity *local,
                                         const tokenizer_identity *first)
 {
-    if (!*own->tokens)
+    if (!*local->tokens)
         return sl_error(SL_ERR_INVALID,
                         "this process has no tokenizer, but the first one has (checksum %s): start "
                         "all with the same --tokenizer",
@@ -115,31 +115,32 @@ static sl_status refuse_other_tokenizer(const char *path, const tokenizer_identi
                         "this process's tokenizer is %s, but the first process has none: start all "
                         "with the same --tokenizer",
                         path);
-    bool same_tokens = strcmp(own->tokens, first->tokens) == 0;
+    bool same_tokens = strcmp(local->tokens, first->tokens) == 0;
     return sl_error(SL_ERR_INVALID,
                     "this process's tokenizer %s (checksum %s%s) is not the first process's (%s): "
                     "start all with the same --tokenizer",
                     path, same_tokens ? "of its tokenizer_config.json " : "",
-                    same_tokens ? own->settings : own->tokens,
+                    same_tokens ? local->settings : local->tokens,
                     same_tokens ? first->settings : first->tokens);
 }
 
 /* Each process makes ids of the prompt by its own tokenizer, and ends a text at its end. */
 static sl_status check_same_tokenizer(const sl_train_options *options, const cli_saved_model *model)
 {
-    tokenizer_identity own = {{0}, {0}}, first;
+    tokenizer_identity local = {{0}, {0}}, first;
     if (!model->group)
         return SL_OK;
     if (model->vocab) {
-        SL_TRY(sl_vocab_checksum(model->vocab, own.tokens));
-        sl_vocab_settings_checksum(model->vocab, own.settings);
+        SL_TRY(sl_vocab_checksum(model->vocab, local.tokens));
+        sl_vocab_settings_checksum(model->vocab, local.settings);
     }
-    first = own;
+    first = local;
     SL_TRY(sl_group_broadcast(sl_pipe_group(model->pipe), &first, 2 * CHECKSUM_WORDS, SL_I32, 0,
                               NULL));
-    bool same = strcmp(first.tokens, own.tokens) == 0 && strcmp(first.settings, own.settings) == 0;
+    bool same =
+        strcmp(first.tokens, local.tokens) == 0 && strcmp(first.settings, local.settings) == 0;
     const char *path = options->tokenizer ? options->tokenizer : options->init;
-    return sl_pipe_abort(model->pipe, same ? SL_OK : refuse_other_tokenizer(path, &own, &first));
+    return sl_pipe_abort(model->pipe, same ? SL_OK : refuse_other_tokenizer(path, &local, &first));
 }
 
 static void refuse_two_adapters(const sl_train_options *options, const sl_model_options *saved)

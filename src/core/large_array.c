@@ -66,12 +66,12 @@ static size_t whole_steps(size_t bytes)
 }
 
 /* What is in the array goes to another one. */
-static void move(sli_large_array *array, const sli_large_array *to)
+static void move(sli_large_array *array, const sli_large_array *room)
 {
     if (array->bytes > 0)
-        memcpy(to->data, array->data, array->bytes);
+        memcpy(room->data, array->data, array->bytes);
     sli_large_array_free(array);
-    *array = *to;
+    *array = *room;
 }
 
 static int move_to_directory(sli_large_array *array, size_t bytes, const char *directory)

@@ -202,10 +202,10 @@ bool sli_profile_is_long(const sl_module_profile *times, int modules)
     enum { ROUNDS = 4 };
     double seconds = 0;
     for (int i = 0; i < modules; i++) {
-        const sl_module_profile *own = &times[i];
+        const sl_module_profile *timed = &times[i];
         bool is_run =
-            i == 0 || own->forward != own[-1].forward || own->backward != own[-1].backward;
-        seconds += is_run ? ROUNDS * 2 * (own->forward + own->backward) : 0;
+            i == 0 || timed->forward != timed[-1].forward || timed->backward != timed[-1].backward;
+        seconds += is_run ? ROUNDS * 2 * (timed->forward + timed->backward) : 0;
     }
     return seconds > longest_seconds;
 }
