@@ -39,6 +39,13 @@ print("\n".join(json.load(open("plans.json"))["plans"][int(sys.argv[1])]["option
 run = json.loads(next(open("log")))
 assert run["shards"] * run["batch_size"] * run["bptt"] == 128, run' || fail "plan $i: other tokens a step"
 done
+python3 - "$program" train "${run[@]}" <<'END' || fail "--json: memory that is not the run's"
+import json, os, subprocess, sys
+plan = json.load(open("plans.json"))["plans"][0]
+run = subprocess.Popen([*sys.argv[1:], *plan["options"], "--epochs", "1", "--max-batches", "2", "--quiet"], stdout=subprocess.DEVNULL)
+_, status, usage = os.wait4(run.pid, 0)
+assert status == 0 and 0.8 < plan["memory_bytes"] / (1024 * usage.ru_maxrss) < 1.1, (status, plan, usage.ru_maxrss)
+END
 
 # What is given is kept, also where the data are not there; a preset's layout is not.
 "$program" plan "${model[@]}" --ntokens 50 --dp 1 --pp 1 --recompute always --batch-size 6 --json >out 2>err || fail "kept: status $?"

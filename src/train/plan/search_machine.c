@@ -452,6 +452,18 @@ static sl_status read_data(const sl_plan_search_options *options, sl_train_optio
     return SL_OK;
 }
 
+static int64_t loaded_bytes(void)
+{
+    return (int64_t)(sli_resident_memory_with_files() - sli_resident_memory());
+}
+
+/* A training loads what the profile has loaded: the libraries' code for products. */
+static void add_loaded(int64_t bytes, sl_found_plan *plans, int count)
+{
+    for (int i = 0; i < count && bytes > 0; i++)
+        plans[i].memory_bytes += bytes;
+}
+
 static sl_status search_by_profile(const sl_plan_search_options *options, sl_found_plan *plans,
                                    int *count)
 {
@@ -463,10 +475,12 @@ static sl_status search_by_profile(const sl_plan_search_options *options, sl_fou
     SL_TRY(sli_train_options_check_values(&run));
     int64_t document_tokens, process_bytes;
     SL_TRY(read_data(options, &run, &document_tokens, &process_bytes));
+    const int64_t loaded = loaded_bytes();
     SL_TRY(sli_machine_open(&run, document_tokens, &machine));
     machine.host_bytes = sl_usable_memory();
     machine.process_bytes = process_bytes;
     sl_status status = sli_plan_search_machine(options, &run, &machine, plans, count);
+    add_loaded(loaded_bytes() - loaded, plans, *count);
     sli_machine_close(&machine);
     return status;
 }
