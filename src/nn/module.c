@@ -3,6 +3,7 @@
 
 #include "core/memory.h"
 
+#include <assert.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,6 +52,7 @@ void sl_module_destroy(sl_module **module)
 {
     if (!module || !*module)
         return;
+    assert(atomic_load(&(*module)->sets) == 0); /* a set borrows the parameters of its tree */
     destroy_tree(*module);
     *module = NULL;
 }

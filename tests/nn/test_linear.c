@@ -19,8 +19,8 @@ static void gradients_match_differences(void **state)
 static void initial_values_are_pytorchs(void **state)
 {
     SCOPED(sl_device) *device = new_device(1);
-    SCOPED(sl_parameter_set) *set = NULL;
     SCOPED(sl_module) *module = new_linear(100, 300);
+    SCOPED(sl_parameter_set) *set = NULL;
     sl_parameter_set_options options = {.device = device, .seed = 3};
     check_ok(sl_parameter_set_create(module, 0, 0, &options, &set));
     for (int i = 0; i < 2; i++) {

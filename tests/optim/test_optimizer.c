@@ -103,9 +103,9 @@ static void train_unevenly(const sl_optimizer_options *options, int64_t bucket_b
                            int bias_from, float *weight, float *bias)
 {
     SCOPED(sl_device) *device = new_device(1);
+    SCOPED(sl_module) *module = new_linear(WEIGHTS / OUTS, OUTS);
     SCOPED(sl_parameter_set) *set = NULL;
     SCOPED(sl_optimizer) *optimizer = NULL;
-    SCOPED(sl_module) *module = new_linear(WEIGHTS / OUTS, OUTS);
     const sl_parameter_set_options placement = {.device = device,
                                                 .first_bucket_bytes = bucket_bytes,
                                                 .bucket_bytes = bucket_bytes};
@@ -159,12 +159,12 @@ static void frozen_parameters_are_not_decayed(void **state)
 {
     const sl_optimizer_options options = {.kind = SL_OPTIMIZER_ADAMW, .weight_decay = 0.5f};
     SCOPED(sl_device) *device = new_device(1);
-    SCOPED(sl_parameter_set) *set = NULL;
-    SCOPED(sl_optimizer) *optimizer = NULL;
     sl_module *layers[2];
     for (int i = 0; i < 2; i++)
         check_ok(sl_linear_create(2, 2, true, &layers[i]));
     SCOPED(sl_module) *model = new_sequential(layers, 2);
+    SCOPED(sl_parameter_set) *set = NULL;
+    SCOPED(sl_optimizer) *optimizer = NULL;
     check_ok(sl_module_freeze(layers[0]));
     check_ok(sl_parameter_set_create(model, 0, 0,
                                      &(sl_parameter_set_options){.device = device, .seed = 1},
@@ -282,8 +282,8 @@ static void coefficient_is_pytorchs(void **state)
 static void check_norm(sl_grad_norm_kind kind, double expected)
 {
     SCOPED(sl_device) *device = new_device(2);
-    SCOPED(sl_parameter_set) *set = NULL;
     SCOPED(sl_module) *module = new_linear(2, 1);
+    SCOPED(sl_parameter_set) *set = NULL;
     check_ok(
         sl_parameter_set_create(module, 0, 0, &(sl_parameter_set_options){.device = device}, &set));
     double terms[2];

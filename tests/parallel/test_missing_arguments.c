@@ -96,11 +96,11 @@ static void pipe_names_what_is_missing(void **state)
 static void data_parallel_names_what_is_missing(void **state)
 {
     SCOPED(bench) b = {0};
+    SCOPED(sl_module) *module = new_linear(3, 3);
     SCOPED(sl_data_parallel) *parallel = NULL;
     SCOPED(sl_tensor) *output = NULL;
     const sl_pass_options pass = {.keep = true};
     check_ok(open_bench(&b));
-    SCOPED(sl_module) *module = new_linear(3, 3);
     const sl_data_parallel_options options = {.module = module,
                                               .devices = &b.device,
                                               .device_count = 1};

@@ -306,12 +306,12 @@ static sl_module *stranger(void)
 /* Takes the modules; `text` NULL: they fit. */
 static void check_widths(const bench *b, sl_module *const *modules, const char *text)
 {
-    SCOPED(sl_loss) *loss = NULL;
-    SCOPED(sl_pipe) *pipe = NULL;
     int count = 0;
     while (modules[count])
         count++;
     SCOPED(sl_module) *model = new_sequential(modules, count);
+    SCOPED(sl_loss) *loss = NULL;
+    SCOPED(sl_pipe) *pipe = NULL;
     check_ok(sl_cross_entropy_create(&loss));
     sl_pipe_options options = {.model = model,
                                .loss = loss,
