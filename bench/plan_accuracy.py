@@ -4,7 +4,7 @@
 
 DIR is a text, such as WikiText-2. First draws cells: a model, a layout with at most two ranks, a schedule, chunks, a
 precision. `sluice plan` keeps all of it, and the run with its options gives the median step and the process's
-largest memory. Then, for some models, everything is left to the plan, and its choice is run beside all layouts with at
+largest memory; a plan goes before each run, since a shared machine's speed changes. Then, for some models, everything is left to the plan, and its choice is run beside all layouts with at
 most two ranks, chunks of 1, 2, 4 and 8, gpipe, 1f1b and zb-h1, cut by `auto`: one run of each in turn, then the other
 runs in turn of the choice and of those whose first was at most 10% longer than the shortest. Every step is the median
 of several runs' medians; a run has as many steps as fit into --seconds, 8 at least, --steps at most, and its first two
@@ -80,14 +80,16 @@ def compare_cells(bench, draw):
         model, (replicas, ranks, schedule) = draw_model(draw), draw.choice(LAYOUTS)
         chunks, precision = draw.choice(CHUNKS), draw.choice(["f32", "f32", "bf16"])
         common = bench.common(model, precision)
-        plan = bench.plan(common, *layout_words(replicas, ranks, schedule, chunks))
-        steps = bench.steps(plan["step_ms"])
-        results = [bench.run_once([*common, *plan["options"]], steps) for _ in range(bench.args.runs)]
-        ms, memory = (statistics.median(values) for values in zip(*results))
-        errors["step"].append(plan["step_ms"] / ms - 1)
-        errors["memory"].append(plan["memory_bytes"] / memory - 1)
-        print(f"| {' '.join(model)} | {replicas} x {ranks} {schedule}, {chunks} | {precision} | {plan['step_ms']:.1f} | {ms:.1f} | "
-              f"{100 * errors['step'][-1]:+.1f}% | {plan['memory_bytes'] / 2**20:.0f} | {memory / 2**20:.0f} | "
+        pairs = []
+        for _ in range(bench.args.runs):
+            plan = bench.plan(common, *layout_words(replicas, ranks, schedule, chunks))
+            pairs.append((plan["step_ms"], plan["memory_bytes"],
+                          *bench.run_once([*common, *plan["options"]], bench.steps(plan["step_ms"]))))
+        planned_ms, planned_memory, ms, memory = (statistics.median(values) for values in zip(*pairs))
+        errors["step"].append(planned_ms / ms - 1)
+        errors["memory"].append(planned_memory / memory - 1)
+        print(f"| {' '.join(model)} | {replicas} x {ranks} {schedule}, {chunks} | {precision} | {planned_ms:.1f} | {ms:.1f} | "
+              f"{100 * errors['step'][-1]:+.1f}% | {planned_memory / 2**20:.0f} | {memory / 2**20:.0f} | "
               f"{100 * errors['memory'][-1]:+.1f}% |", flush=True)
     print("\n| error of the | on average | at most |\n|---|---|---|")
     for name, values in errors.items():

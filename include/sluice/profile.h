@@ -32,10 +32,10 @@ typedef struct sl_profile_options {
     int input_count;
     const sl_tensor *targets; /* [N, ...] with a loss; borrowed */
     sl_precision precision;   /* of the modules' products */
-    int rounds;               /* after a first one, which is not timed; 0: 3 */
+    int rounds;               /* after a first one, which is not timed; 0: 5 */
 } sl_profile_options;
 
-/* The smallest times of all rounds into profiles[0 ... modules - 1]. A round runs forward twice,
+/* The medians of the rounds' times into profiles[0 ... modules - 1]. A round runs forward twice,
  * backward once whole and once in halves.
  * Errors: SL_ERR_INVALID for a model that is no sequential, and for parameters that are in a
  * parameter set; what the modules and the device report. */

@@ -1,5 +1,6 @@
 #include "core/clock.h"
 
+#include <stdlib.h>
 #include <time.h>
 
 double sli_clock_seconds(void)
@@ -7,6 +8,18 @@ double sli_clock_seconds(void)
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static int compare_seconds(const void *a, const void *b)
+{
+    double left = *(const double *)a, right = *(const double *)b;
+    return (left > right) - (left < right);
+}
+
+double sli_median_seconds(double *seconds, int count)
+{
+    qsort(seconds, (size_t)count, sizeof *seconds, compare_seconds);
+    return seconds[count / 2];
 }
 
 double sli_running_clock_read(sli_running_clock *clock, double most)

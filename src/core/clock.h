@@ -5,6 +5,9 @@
 /* Seconds on a clock that only goes forward, from an arbitrary start. */
 double sli_clock_seconds(void);
 
+/* The middle of the times, the higher of two; count is at least 1. Sorts them. */
+double sli_median_seconds(double *seconds, int count);
+
 /* A clock that counts the time in which its owner runs. A suspended job (by SIGSTOP, in a frozen
  * cgroup) may be silent for hours, which must not count as the silence of its processes. Zeroed, it
  * begins with its first reading. One thread at a time uses it. */

@@ -1,5 +1,6 @@
 #include "sluice/profile.h"
 
+#include "core/clock.h"
 #include "core/error.h"
 #include "core/threads.h"
 #include "device/device.h"
@@ -9,7 +10,7 @@
 
 #include <stdlib.h>
 
-enum { DEFAULT_ROUNDS = 3 };
+enum { DEFAULT_ROUNDS = 5 };
 
 typedef struct profiler {
     const sl_profile_options *options;
@@ -38,12 +39,6 @@ static sl_status add_seconds(const profiler *p, double *sum, double *start)
     *sum += now - *start;
     *start = now;
     return SL_OK;
-}
-
-static void keep_smallest(double *least, double value, int round)
-{
-    if (round == 1 || (round > 1 && value < *least))
-        *least = value;
 }
 
 /* ---- One micro-batch through a module --------------------------------------------------- */
@@ -176,9 +171,8 @@ static bool takes_over(const profiler *p, int index)
 }
 
 /* Once with backward at once and once in halves. */
-static sl_status run_round(profiler *p, int index, int round, sl_tensor **out)
+static sl_status run_round(profiler *p, int index, sl_tensor **out, sl_module_profile *times)
 {
-    sl_module_profile times = {0}, *least = &p->profiles[index];
     const sl_profile_options *options = p->options;
     const sl_pass_options pass_options = {.device = options->device,
                                           .training = true,
@@ -194,17 +188,48 @@ static sl_status run_round(profiler *p, int index, int round, sl_tensor **out)
                 sli_pass_add_input(pass, options->inputs[i].name, options->inputs[i].tensor));
         SLI_TRY_OR_FAIL(
             takes_over(p, index)
-                ? run_with_loss(p, sl_module_child(options->model, index), halves, pass, &times)
-                : run_module(p, index, halves, pass, out, &times));
+                ? run_with_loss(p, sl_module_child(options->model, index), halves, pass, times)
+                : run_module(p, index, halves, pass, out, times));
         sl_pass_destroy(&pass);
     }
-    keep_smallest(&least->forward, times.forward / 2, round);
-    keep_smallest(&least->backward, times.backward, round);
-    keep_smallest(&least->backward_input, times.backward_input, round);
-    keep_smallest(&least->backward_weight, times.backward_weight, round);
+    times->forward /= 2;
 
 fail:
     sl_pass_destroy(&pass);
+    return status;
+}
+
+/* What a step's many actions take together is told better by the rounds' middle than by the
+ * shortest, which few of them reach. */
+static void keep_median(double *const *seconds, int rounds, sl_module_profile *out)
+{
+    out->forward = sli_median_seconds(seconds[0], rounds);
+    out->backward = sli_median_seconds(seconds[1], rounds);
+    out->backward_input = sli_median_seconds(seconds[2], rounds);
+    out->backward_weight = sli_median_seconds(seconds[3], rounds);
+}
+
+/* After a first round, which is not timed. */
+static sl_status run_rounds(profiler *p, int index, int rounds, sl_tensor **out)
+{
+    double *values = calloc(4 * (size_t)rounds, sizeof *values);
+    double *const seconds[4] = {values, values + rounds, values + 2 * rounds, values + 3 * rounds};
+    sl_module_profile times = {0};
+    sl_status status;
+    if (!values)
+        return sli_no_memory("sl_profile_modules", "%d rounds", rounds);
+    SLI_TRY_OR_FAIL(run_round(p, index, out, &times));
+    for (int round = 0; round < rounds; round++) {
+        times = (sl_module_profile){0};
+        SLI_TRY_OR_FAIL(run_round(p, index, out, &times));
+        seconds[0][round] = times.forward;
+        seconds[1][round] = times.backward;
+        seconds[2][round] = times.backward_input;
+        seconds[3][round] = times.backward_weight;
+    }
+    keep_median(seconds, rounds, &p->profiles[index]);
+fail:
+    free(values);
     return status;
 }
 
@@ -278,8 +303,7 @@ static sl_status profile_module(profiler *p, int index)
                                 &(sl_parameter_set_options){.device = options->device,
                                                             .precision = options->precision},
                                 &parameters));
-    for (int round = 0; round <= rounds; round++)
-        SLI_TRY_OR_FAIL(run_round(p, index, round, &out));
+    status = run_rounds(p, index, rounds, &out);
 
 fail:
     sl_parameter_set_destroy(&parameters);

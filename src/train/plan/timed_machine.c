@@ -199,7 +199,7 @@ static void keep_slowest(const sl_module_profile *profile, int modules, sl_modul
 /* Rounds of two forwards, a backward and its halves; a module like the one before it is not run. */
 bool sli_profile_is_long(const sl_module_profile *times, int modules)
 {
-    enum { ROUNDS = 4 };
+    enum { ROUNDS = 6 };
     double seconds = 0;
     for (int i = 0; i < modules; i++) {
         const sl_module_profile *timed = &times[i];
@@ -320,25 +320,25 @@ static sl_status choose_modules(const sl_module *model, module_range *out)
     return SL_OK;
 }
 
-/* The shortest of a few updates with gradients of 0, after one that touches all memory. */
+/* The median of a few updates with gradients of 0, after one that touches all memory. */
 static sl_status time_steps(device_job *job, sl_parameter_set *set, sl_optimizer *optimizer,
                             int64_t bytes)
 {
-    enum { ROUNDS = 4 };
+    enum { ROUNDS = 5 };
     int parameters = sl_parameter_set_count(set), count;
-    double *terms = calloc((size_t)parameters + 1, sizeof *terms), least = INFINITY;
+    double *terms = calloc((size_t)parameters + 1, sizeof *terms), seconds[ROUNDS];
     sl_status status;
     if (!terms)
         return sli_no_memory(NULL, "the gradient norm");
-    for (int round = 0; round < ROUNDS; round++) {
+    for (int round = -1; round < ROUNDS; round++) {
         double start = sli_clock_seconds();
         SLI_TRY_OR_FAIL(sli_grad_norm_terms(set, SL_GRAD_NORM_L2, terms, parameters, &count));
         SLI_TRY_OR_FAIL(sl_optimizer_step(optimizer, 1e-6, 1));
         SLI_TRY_OR_FAIL(sl_device_synchronize(job->device));
-        double seconds = sli_clock_seconds() - start;
-        least = round > 0 && seconds < least ? seconds : least;
+        if (round >= 0)
+            seconds[round] = sli_clock_seconds() - start;
     }
-    job->update_per_byte = least / (double)bytes;
+    job->update_per_byte = sli_median_seconds(seconds, ROUNDS) / (double)bytes;
 fail:
     free(terms);
     return status;
@@ -408,19 +408,21 @@ static sl_status gather_shards(sl_group *group, float *data, int64_t floats)
     return SL_OK;
 }
 
-/* The shortest of a few rounds. */
+/* The median of a few rounds, after one that touches all memory. */
 static sl_status time_floats(sl_group *group, float *data, int64_t floats, bool reduces,
-                             double *seconds)
+                             double *out)
 {
-    enum { ROUNDS = 4 };
-    *seconds = INFINITY;
-    for (int round = 0; round < ROUNDS; round++) {
+    enum { ROUNDS = 5 };
+    double seconds[ROUNDS];
+    for (int round = -1; round < ROUNDS; round++) {
         SL_TRY(sl_group_barrier(group, NULL));
         double start = sli_clock_seconds();
         SL_TRY(reduces ? sl_group_all_reduce(group, data, floats, SL_F32, SL_REDUCE_SUM, NULL)
                        : gather_shards(group, data, floats));
-        *seconds = fmin(*seconds, sli_clock_seconds() - start);
+        if (round >= 0)
+            seconds[round] = sli_clock_seconds() - start;
     }
+    *out = sli_median_seconds(seconds, ROUNDS);
     return SL_OK;
 }
 
