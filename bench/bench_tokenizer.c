@@ -16,7 +16,7 @@
 #include "core/threads.h"
 #include "text/bpe.h"
 #include "text/bpe_train.h"
-#include "text/text_parts.h"
+#include "text/text_encoder.h"
 
 #include <inttypes.h>
 #include <stdio.h>

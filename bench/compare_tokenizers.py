@@ -9,8 +9,9 @@ the bench, how many times as fast as on one. Training reads the file. Lines give
 rounds' figures.
 
 With --threads sluice alone is measured: the speed of threads that encode one text together, in percent of that of as many
-threads that each encode a text of its own. So what sharing a text costs is told from what processors lose to each other and
-to other programs.
+threads that each encode a text of its own; and the speed of one `sluice tokenize -o` on all N processors, whose text is the
+file 10·N times, in percent of that of N commands at once, on one processor each, whose texts are the file ten times. So what
+sharing a text costs is told from what processors lose to each other and to other programs.
 """
 import argparse
 import importlib.util
@@ -112,13 +113,41 @@ def compare_encoding(args, name, make, pattern, path):
           flush=True)
 
 
+def percent(ratios):
+    middle, low, high = (f"{100 * value:.0f}%" for value in (statistics.median(ratios), min(ratios), max(ratios)))
+    return f"{middle} ({low} to {high})"
+
+
+def run_commands(commands):
+    """The seconds until all have ended; each is its words, and the processors that it may use."""
+    start, running = time.perf_counter(), []
+    for words, processors in commands:
+        os.sched_setaffinity(0, processors)
+        running.append(subprocess.Popen(words, stdout=subprocess.DEVNULL))
+    os.sched_setaffinity(0, PROCESSORS)
+    if any(process.wait() != 0 for process in running):
+        sys.exit("compare_tokenizers.py: sluice tokenize has failed")
+    return time.perf_counter() - start
+
+
+def command_ratios(args, folder, words, path):
+    """How fast one command on all processors is, beside one on each with as much of the text as is its share."""
+    copies = 10
+    tokenizer = ["--tokenizer", words[0], *(["--splitter", words[1]] if len(words) > 1 else [])]
+    command = [str(args.build / "bin" / "sluice"), "tokenize", *tokenizer, *copies * [str(path)]]
+    alone = [([*command, "-o", str(folder / f"{core}.bin")], {core}) for core in PROCESSORS]
+    together = [([*command, *(len(PROCESSORS) - 1) * copies * [str(path)], "-o", str(folder / "all.bin")], PROCESSORS)]
+    run_commands(together)  # the files are in the page cache then
+    return [run_commands(alone) / run_commands(together) for _ in range(args.rounds)]
+
+
 def compare_threads(args, name, make, path):
     """Prints a row."""
     with tempfile.TemporaryDirectory() as folder:
-        ratios = bench(args, "scale", str(path), str(args.rounds), *make(Path(folder)))
-    middle, low, high = (f"{100 * value:.0f}%" for value in
-                         (statistics.median(map(float, ratios)), min(map(float, ratios)), max(map(float, ratios))))
-    print(f"| {name} | {middle} ({low} to {high}) |", flush=True)
+        words = make(Path(folder))
+        ratios = bench(args, "scale", str(path), str(args.rounds), *words)
+        commands = command_ratios(args, Path(folder), words, path)
+    print(f"| {name} | {percent(list(map(float, ratios)))} | {percent(commands)} |", flush=True)
 
 
 def train_theirs(path, size):
@@ -150,8 +179,9 @@ def main():
         sys.exit("compare_tokenizers.py: --data or SLUICE_DATA must name the directory of WikiText-2")
     path = args.data / "wiki.train.tokens"
     if args.threads:
-        print(f"runs: {args.rounds} pairs of runs\n\n| vocabulary | {len(PROCESSORS)} threads with one text, of the speed with a text each |\n"
-              "|---|---|")
+        count = len(PROCESSORS)
+        print(f"runs: {args.rounds} pairs of runs\n\n| vocabulary | {count} threads with one text, of the speed with a text each | "
+              f"`tokenize -o` on {count} processors, of the speed of {count} commands on one each |\n|---|---|---|")
         compare_threads(args, "GPT-2", gpt2, path)
         compare_threads(args, "Llama 3", llama3, path)
         return

@@ -16,7 +16,7 @@
 #include <xxhash.h>
 
 enum { FIRST_MERGES = 1 << 12, NONE = -1 };
-enum { LEAST_TO_CACHE = 1 << 14 }; /* bytes of a text whose pieces come again often enough */
+enum { LEAST_TO_CACHE = 1 << 14 }; /* bytes of texts whose pieces come again often enough */
 
 /* ---- Making ------------------------------------------------------------------------------- */
 
@@ -201,6 +201,7 @@ struct sli_bpe_encoder {
     uint64_t *heap; /* rank · 2³² + place, the smallest first */
     size_t nodes_room, heap_room, heap_count;
     sli_cached_piece *cache; /* [2 ^ SLI_CACHE_BITS]; NULL: there is none */
+    uint64_t text_bytes;     /* of all texts so far */
     /* Of a text: */
     bool special;   /* special tokens are looked for, and stand around it */
     bool continues; /* another one, so that no space comes before it */
@@ -508,7 +509,8 @@ sl_status sli_bpe_encoder_run(sli_bpe_encoder *encoder, const char *text, size_t
     encoder->continues = continues;
     encoder->ids = NULL;
     encoder->ids_room = encoder->count = encoder->heap_count = 0;
-    if (!encoder->cache && bytes >= LEAST_TO_CACHE)
+    encoder->text_bytes += bytes;
+    if (!encoder->cache && encoder->text_bytes >= LEAST_TO_CACHE)
         encoder->cache = calloc((size_t)1 << SLI_CACHE_BITS, sizeof *encoder->cache); /* or none */
     if (bytes > 0 && u8_check(begin, bytes)) {
         SLI_TRY_OR_FAIL(sli_text_repair(begin, begin + bytes, &copy, &bytes, &out->invalid_bytes));

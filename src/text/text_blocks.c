@@ -21,8 +21,11 @@ sl_status sli_text_blocks_open(const char *path, sli_text_blocks *out)
 
 void sli_text_blocks_close(sli_text_blocks *text)
 {
-    close(text->descriptor);
+    if (text->descriptor >= 0)
+        close(text->descriptor);
     free(text->block);
+    text->descriptor = -1;
+    text->block = NULL;
 }
 
 sl_status sli_text_blocks_find_line(const sli_text_blocks *text, uint64_t from, uint64_t *out)
@@ -66,9 +69,24 @@ bool sli_text_blocks_is_last(const sli_text_blocks *text)
     return text->offset == text->end;
 }
 
-sl_status sli_text_blocks_read(sli_text_blocks *text, const sl_vocab *vocab, uint64_t block_bytes,
-                               size_t *bytes)
+/* Hands the first bytes of the block out; those behind them begin the next one. */
+static sl_status hand_out(sli_text_blocks *text, size_t bytes, char **block)
 {
+    size_t left = text->bytes - bytes;
+    char *rest = malloc(left + 1);
+    if (!rest)
+        return sli_no_memory(text->path, "%zu bytes of text", left);
+    memcpy(rest, text->block + bytes, left);
+    *block = text->block;
+    text->block = rest;
+    text->bytes = text->room = left;
+    return SL_OK;
+}
+
+sl_status sli_text_blocks_next(sli_text_blocks *text, const sl_vocab *vocab, uint64_t block_bytes,
+                               char **block, size_t *bytes)
+{
+    *block = NULL;
     *bytes = 0;
     while (*bytes == 0 && !sli_text_blocks_is_last(text)) {
         SL_TRY(read_more(text, block_bytes));
@@ -77,11 +95,5 @@ sl_status sli_text_blocks_read(sli_text_blocks *text, const sl_vocab *vocab, uin
                      : sli_text_last_cut(vocab, text->block, text->uncut, text->bytes);
         text->uncut = *bytes > 0 || text->bytes < SEEN_BEHIND ? 0 : text->bytes - SEEN_BEHIND;
     }
-    return SL_OK;
-}
-
-void sli_text_blocks_drop(sli_text_blocks *text, size_t bytes)
-{
-    text->bytes -= bytes;
-    memmove(text->block, text->block + bytes, text->bytes);
+    return *bytes > 0 ? hand_out(text, *bytes, block) : SL_OK;
 }

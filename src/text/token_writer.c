@@ -1,11 +1,11 @@
-/* Writing token files. Texts are read in blocks, which end where a text may be cut. */
+/* Writing token files. Of the texts one block is encoded while the next is read and the tokens of
+ * the one before are written, by one thread at a time each. */
 #include "text/token_writer.h"
-#include "core/error.h"
 #include "core/file.h"
 #include "core/json.h"
 #include "core/threads.h"
 #include "text/text_blocks.h"
-#include "text/text_parts.h"
+#include "text/text_encoder.h"
 #include "text/token_output.h"
 
 #include <inttypes.h>
@@ -13,33 +13,39 @@
 #include <string.h>
 
 static const sli_tokens_limits usual_limits = {.block_bytes = SLI_TEXT_BLOCK_BYTES,
-                                               .record_bytes = 1 << 23,
+                                               .record_bytes = 1 << 24,
                                                .file_tokens = INT32_MAX};
+
+/* A text. */
+typedef struct source {
+    sli_text_blocks blocks;
+    bool has_begun;        /* to be read */
+    uint64_t written;      /* bytes in the tokens */
+    int64_t invalid;       /* of those */
+    sli_checksum *sum;     /* of those; NULL: it is not opened, or done with */
+    int64_t tokens_before; /* of all, before it */
+} source;
 
 typedef struct writer {
     const sl_vocab *vocab;
     const sl_tokens_writing *writing;
     const sli_tokens_limits *limits;
-    sli_text_encoder *encoder;
+    const char *const *paths; /* [count] */
+    source *texts;            /* [count] */
+    int64_t count, next;      /* the text that is read next */
+    /* Of what is written: */
     sli_token_output output;
     uint64_t done, bytes; /* of all texts */
     uint64_t recorded;    /* of `done`, when it was last recorded */
     uint64_t resumed;     /* of `done`, by an earlier call */
 } writer;
 
-/* A text that is being read. What of it is read and not yet written is in the block. */
-typedef struct source {
-    sli_text_blocks blocks;
-    uint64_t written;  /* bytes in the tokens */
-    int64_t invalid;   /* of those */
-    sli_checksum *sum; /* of those */
-} source;
-
 /* ---- Sources ------------------------------------------------------------------------------ */
 
 static void close_source(source *text)
 {
-    sli_text_blocks_close(&text->blocks);
+    if (text->sum)
+        sli_text_blocks_close(&text->blocks);
     sli_checksum_destroy(&text->sum);
 }
 
@@ -54,16 +60,8 @@ static sl_status open_source(const char *path, source *out)
     SLI_TRY_OR_FAIL(sli_checksum_create(&out->sum));
     return SL_OK;
 fail:
-    close_source(out);
+    sli_text_blocks_close(&out->blocks);
     return status;
-}
-
-/* The first `bytes` of the block are written. */
-static void drop_block(source *text, size_t bytes)
-{
-    sli_checksum_add(text->sum, text->blocks.block, bytes);
-    text->written += bytes;
-    sli_text_blocks_drop(&text->blocks, bytes);
 }
 
 static json_t *describe_source(const source *text)
@@ -86,6 +84,28 @@ static sl_status compare_source(source *text, const json_t *recorded, bool *same
     SL_TRY(sli_file_checksum(text->blocks.path, text->blocks.descriptor, 0, bytes, text->sum));
     text->blocks.offset = text->written = bytes;
     *same = strcmp(expected, sli_checksum_text(text->sum, checksum)) == 0;
+    return SL_OK;
+}
+
+/* The next block of the texts. */
+static sl_status read_block(void *context, sli_text_block *out)
+{
+    writer *job = context;
+    source *text = &job->texts[job->next];
+    if (job->next == job->count)
+        return SL_OK;
+    if (!text->sum)
+        SL_TRY(open_source(job->paths[job->next], text));
+    SL_TRY(sli_text_blocks_next(&text->blocks, job->vocab, job->limits->block_bytes, &out->text,
+                                &out->bytes));
+    out->number = job->next;
+    out->begins = !text->has_begun;
+    out->ends = sli_text_blocks_is_last(&text->blocks);
+    text->has_begun = true;
+    if (out->ends) { /* a process may have so many files open */
+        sli_text_blocks_close(&text->blocks);
+        job->next++;
+    }
     return SL_OK;
 }
 
@@ -116,18 +136,15 @@ static sl_status note_source(writer *job, const source *text, bool unfinished)
     return sli_token_output_record(output);
 }
 
-static sl_status write_block(writer *job, source *text, size_t bytes)
+static sl_status add_part(writer *job, source *text, const sli_text_part *part)
 {
-    sl_tokens tokens;
-    SL_TRY(
-        sli_text_encoder_run(job->encoder, text->blocks.block, bytes, text->written > 0, &tokens));
-    sl_status status = sli_token_output_add(&job->output, tokens.ids, tokens.count);
-    text->invalid += tokens.invalid_bytes;
-    job->output.invalid_bytes += tokens.invalid_bytes;
-    sl_tokens_free(&tokens);
-    job->done += bytes;
-    drop_block(text, bytes);
-    return status;
+    SL_TRY(sli_token_output_add(&job->output, part->tokens.ids, part->tokens.count));
+    text->invalid += part->tokens.invalid_bytes;
+    job->output.invalid_bytes += part->tokens.invalid_bytes;
+    sli_checksum_add(text->sum, part->text, part->bytes);
+    text->written += part->bytes;
+    job->done += part->bytes;
+    return SL_OK;
 }
 
 /* A text that is none leaves nothing of itself, so that it can be mended and the work go on. */
@@ -142,23 +159,6 @@ static sl_status check_is_text(writer *job, const source *text)
                     text->blocks.path, text->blocks.size, text->invalid);
 }
 
-static sl_status write_blocks(writer *job, source *text)
-{
-    size_t bytes;
-    for (;;) {
-        SL_TRY(sli_text_blocks_read(&text->blocks, job->vocab, job->limits->block_bytes, &bytes));
-        if (bytes == 0)
-            return SL_OK;
-        bool is_last = sli_text_blocks_is_last(&text->blocks);
-        if (text->written == 0 && !is_last)
-            SL_TRY(sli_token_output_begin_text(&job->output));
-        SL_TRY(write_block(job, text, bytes));
-        SL_TRY(check_is_text(job, text));
-        if (!is_last)
-            SL_TRY(note_source(job, text, true));
-    }
-}
-
 static int64_t tokens_before_text(const sli_token_output *output)
 {
     return output->unfinished ? json_integer_value(json_object_get(output->before, "tokens"))
@@ -166,60 +166,87 @@ static int64_t tokens_before_text(const sli_token_output *output)
 }
 
 /* A text that the tokenizer loses leaves nothing of itself either. */
-static sl_status check_has_tokens(writer *job, const source *text, int64_t tokens_before)
+static sl_status check_has_tokens(writer *job, const source *text)
 {
-    if (job->output.tokens > tokens_before)
+    if (job->output.tokens > text->tokens_before)
         return SL_OK;
     SL_TRY(sli_token_output_drop_text(&job->output));
     return sl_error(SL_ERR_FORMAT, "%s: expected text, but nothing in it is a token",
                     text->blocks.path);
 }
 
-static sl_status end_text(writer *job, const source *text)
+static sl_status end_text(writer *job, source *text)
 {
     int32_t end = sl_vocab_end(job->vocab);
+    SL_TRY(check_has_tokens(job, text));
     if (end >= 0)
         SL_TRY(sli_token_output_add(&job->output, &end, 1));
-    return note_source(job, text, false);
+    SL_TRY(note_source(job, text, false));
+    close_source(text);
+    return SL_OK;
 }
 
-/* Where the record has the text, it is passed over as far as it is written. */
-static sl_status pass_over_recorded(writer *job, source *text, int index, bool *is_done)
+static sl_status write_part(void *context, const sli_text_part *part)
 {
-    const json_t *recorded = json_array_get(job->output.sources, (size_t)index);
-    bool is_last = (size_t)index + 1 == json_array_size(job->output.sources), same = true;
-    *is_done = recorded && !(is_last && job->output.unfinished);
-    if (!recorded)
-        return SL_OK;
+    writer *job = context;
+    source *text = &job->texts[part->number];
+    if (part->begins)
+        text->tokens_before = job->output.tokens;
+    if (part->begins && !part->ends)
+        SL_TRY(sli_token_output_begin_text(&job->output));
+    SL_TRY(add_part(job, text, part));
+    SL_TRY(check_is_text(job, text));
+    return part->ends ? end_text(job, text) : note_source(job, text, true);
+}
+
+/* Passes over a text of the record, as far as it is written. */
+static sl_status pass_over(writer *job, source *text, const json_t *recorded, bool is_done)
+{
+    bool same;
     SL_TRY(compare_source(text, recorded, &same));
-    if (!same ||
-        (*is_done ? text->written < text->blocks.size : text->written >= text->blocks.size))
+    if (!same || (is_done ? text->written < text->blocks.size : text->written >= text->blocks.size))
         return sl_error(SL_ERR_INVALID,
                         "%s: it is not the text whose tokens were being written to %s: begin anew, "
                         "without resuming",
                         text->blocks.path, job->output.path);
     text->invalid = json_integer_value(json_object_get(recorded, "invalid_bytes"));
+    text->tokens_before = tokens_before_text(&job->output);
+    text->has_begun = true;
     job->done += text->written;
     job->recorded = job->resumed = job->done;
     return SL_OK;
 }
 
-static sl_status write_text(writer *job, const char *path, int index)
+/* All but the last of them are done, and that one may be. */
+static sl_status pass_over_recorded(writer *job)
 {
-    source text;
-    bool is_done = false;
-    sl_status status;
-    SL_TRY(open_source(path, &text));
-    int64_t before = tokens_before_text(&job->output);
-    SLI_TRY_OR_FAIL(pass_over_recorded(job, &text, index, &is_done));
-    if (!is_done) {
-        SLI_TRY_OR_FAIL(write_blocks(job, &text));
-        SLI_TRY_OR_FAIL(check_has_tokens(job, &text, before));
-        SLI_TRY_OR_FAIL(end_text(job, &text));
+    size_t i, count = json_array_size(job->output.sources);
+    json_t *recorded;
+    json_array_foreach(job->output.sources, i, recorded)
+    {
+        source *text = &job->texts[i];
+        bool is_done = i + 1 < count || !job->output.unfinished;
+        SL_TRY(open_source(job->paths[i], text));
+        SL_TRY(pass_over(job, text, recorded, is_done));
+        if (!is_done)
+            return SL_OK;
+        close_source(text);
+        job->next++;
     }
-    status = SL_OK;
-fail:
-    close_source(&text);
+    return SL_OK;
+}
+
+static sl_status encode_texts(writer *job)
+{
+    const sli_text_flow flow = {.read = read_block,
+                                .write = write_part,
+                                .context = job,
+                                .batch_bytes = job->limits->block_bytes};
+    sli_text_encoder *encoder;
+    SL_TRY(sli_text_encoder_create(job->vocab, SLI_TEXT_PART_BYTES, sli_usable_processors(),
+                                   &encoder));
+    sl_status status = sli_text_encoder_flow(encoder, &flow);
+    sli_text_encoder_destroy(&encoder);
     return status;
 }
 
@@ -240,48 +267,45 @@ static sl_status check_names(const writer *job)
 }
 
 /* What would be an error after hours is found before. */
-static sl_status measure(writer *job, const char *const *texts, int count, const char *path)
+static sl_status measure(writer *job, const char *path)
 {
-    for (int i = 0; i < count; i++) {
-        if (sli_path_same_file(texts[i], path))
+    for (int64_t i = 0; i < job->count; i++) {
+        if (sli_path_same_file(job->paths[i], path))
             return sl_error(SL_ERR_INVALID, "%s is an input and must not be overwritten", path);
-        source text;
-        SL_TRY(open_source(texts[i], &text));
-        job->bytes += text.blocks.size;
-        close_source(&text);
+        SL_TRY(open_source(job->paths[i], &job->texts[i]));
+        job->bytes += job->texts[i].blocks.size;
+        close_source(&job->texts[i]);
     }
     return SL_OK;
 }
 
 /* Whether the manifest that stands there is of these texts by this tokenizer. */
-static sl_status find_whole_output(writer *job, const char *const *texts, int count, bool *out)
+static sl_status find_whole_output(writer *job, bool *out)
 {
     const json_t *older = job->output.older.json, *sources = json_object_get(older, "sources");
     *out = json_equal(json_object_get(older, "tokenizer"), job->output.tokenizer) &&
-           json_array_size(sources) == (size_t)count;
-    for (int i = 0; i < count && *out; i++) {
-        source text;
-        SL_TRY(open_source(texts[i], &text));
-        sl_status status = compare_source(&text, json_array_get(sources, (size_t)i), out);
-        *out = *out && text.written == text.blocks.size;
-        close_source(&text);
-        SL_TRY(status);
+           json_array_size(sources) == (size_t)job->count;
+    for (int64_t i = 0; i < job->count && *out; i++) {
+        source *text = &job->texts[i];
+        SL_TRY(open_source(job->paths[i], text));
+        SL_TRY(compare_source(text, json_array_get(sources, (size_t)i), out));
+        *out = *out && text->written == text->blocks.size;
+        close_source(text);
     }
     return *out ? sli_manifest_has_files(older, job->output.path, out) : SL_OK;
 }
 
-static sl_status write_texts(writer *job, const char *const *texts, int count,
-                             sl_tokens_written *out)
+static sl_status write_texts(writer *job, sl_tokens_written *out)
 {
     bool is_there = false;
     sli_token_output *output = &job->output;
-    if (json_array_size(output->sources) > (size_t)count)
+    if (json_array_size(output->sources) > (size_t)job->count)
         return sl_error(SL_ERR_INVALID,
-                        "%s: what was written of it is of %zu texts, and there are %d: begin anew, "
-                        "without resuming",
-                        output->path, json_array_size(output->sources), count);
+                        "%s: what was written of it is of %zu texts, and there are %" PRId64
+                        ": begin anew, without resuming",
+                        output->path, json_array_size(output->sources), job->count);
     if (job->writing && job->writing->resume && !output->resumed)
-        SL_TRY(find_whole_output(job, texts, count, &is_there));
+        SL_TRY(find_whole_output(job, &is_there));
     const json_t *older = output->older.json;
     if (is_there) {
         *out =
@@ -293,8 +317,8 @@ static sl_status write_texts(writer *job, const char *const *texts, int count,
         return SL_OK;
     }
     SL_TRY(check_names(job));
-    for (int i = 0; i < count; i++)
-        SL_TRY(write_text(job, texts[i], i));
+    SL_TRY(pass_over_recorded(job));
+    SL_TRY(encode_texts(job));
     SL_TRY(sli_token_output_commit(output));
     *out = (sl_tokens_written){.tokens = output->tokens,
                                .files = (int64_t)output->count,
@@ -307,18 +331,25 @@ sl_status sli_tokens_write(const sl_vocab *vocab, const char *const *texts, int 
                            const char *path, const sl_tokens_writing *writing,
                            const sli_tokens_limits *limits, sl_tokens_written *out)
 {
-    writer job = {.vocab = vocab, .writing = writing, .limits = limits};
+    writer job = {.vocab = vocab,
+                  .writing = writing,
+                  .limits = limits,
+                  .paths = texts,
+                  .count = count,
+                  .texts = calloc((size_t)count + 1, sizeof *job.texts)};
     bool resumes = writing && writing->resume;
     *out = (sl_tokens_written){0};
-    SL_TRY(measure(&job, texts, count, path));
-    SL_TRY(sli_token_output_open(path, vocab, limits->file_tokens, resumes, &job.output));
+    if (!job.texts)
+        return sli_no_memory(path, "%d texts", count);
     sl_status status;
-    SLI_TRY_OR_FAIL(
-        sli_text_encoder_create(vocab, SLI_TEXT_PART_BYTES, sli_usable_processors(), &job.encoder));
-    status = write_texts(&job, texts, count, out);
-fail:
-    sli_text_encoder_destroy(&job.encoder);
+    SLI_TRY_OR_FAIL(measure(&job, path));
+    SLI_TRY_OR_FAIL(sli_token_output_open(path, vocab, limits->file_tokens, resumes, &job.output));
+    status = write_texts(&job, out);
     sli_token_output_close(&job.output, status != SL_OK);
+fail:
+    for (int i = 0; i < count; i++)
+        close_source(&job.texts[i]);
+    free(job.texts);
     return status;
 }
 

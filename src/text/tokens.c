@@ -6,7 +6,7 @@
 #include "text/bpe.h"
 #include "text/line_reader.h"
 #include "text/text_blocks.h"
-#include "text/text_parts.h"
+#include "text/text_encoder.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -197,57 +197,65 @@ fail:
 
 /* ---- Texts of a BPE ----------------------------------------------------------------------- */
 
-/* Adds the tokens of a block, which ends the text if it `is_last`. */
-static sl_status add_tokens(const sl_tokens *block, const char *text, size_t bytes, bool is_last,
-                            sli_large_array *ids, sl_tokens *sum)
+/* A range of a file that is being read, and its tokens. */
+typedef struct range_reading {
+    const sl_vocab *vocab;
+    const char *name;
+    sli_text_blocks *text;
+    uint64_t text_bytes;
+    bool has_begun;
+    sli_large_array ids;
+    sl_tokens sum; /* without its ids */
+} range_reading;
+
+static sl_status read_block(void *context, sli_text_block *out)
 {
-    size_t count = (size_t)block->count, before = (size_t)sum->count;
-    SL_TRY(sli_large_array_reserve(ids, (before + count + 1) * sizeof *block->ids, name_of_ids));
-    if (count > 0)
-        memcpy((int32_t *)ids->data + before, block->ids, count * sizeof *block->ids);
-    sum->count += block->count;
-    sum->line_count += block->line_count - (!is_last && text[bytes - 1] != '\n');
-    sum->invalid_bytes += block->invalid_bytes;
+    range_reading *job = context;
+    SL_TRY(
+        sli_text_blocks_next(job->text, job->vocab, SLI_TEXT_BLOCK_BYTES, &out->text, &out->bytes));
+    out->begins = !job->has_begun;
+    out->ends = sli_text_blocks_is_last(job->text);
+    job->has_begun = true;
     return SL_OK;
 }
 
 /* A file of another kind is refused before all of it has become tokens. */
-static sl_status encode_blocks(sli_text_encoder *encoder, const sl_vocab *vocab,
-                               sli_text_blocks *text, const char *name, sli_large_array *ids,
-                               sl_tokens *sum)
+static sl_status add_part(void *context, const sli_text_part *part)
 {
-    uint64_t text_bytes = text->end - text->offset;
-    size_t bytes;
-    for (bool continues = false;; continues = true) {
-        sl_tokens block;
-        SL_TRY(sli_text_blocks_read(text, vocab, SLI_TEXT_BLOCK_BYTES, &bytes));
-        if (bytes == 0)
-            return SL_OK;
-        SL_TRY(sli_text_encoder_run(encoder, text->block, bytes, continues, &block));
-        sl_status status =
-            add_tokens(&block, text->block, bytes, sli_text_blocks_is_last(text), ids, sum);
-        sl_tokens_free(&block);
-        SL_TRY(status);
-        SL_TRY(sli_check_is_text(name, text_bytes, sum->invalid_bytes, 0));
-        sli_text_blocks_drop(text, bytes);
-    }
+    range_reading *job = context;
+    const sl_tokens *tokens = &part->tokens;
+    size_t count = (size_t)tokens->count, before = (size_t)job->sum.count;
+    SL_TRY(sli_large_array_reserve(&job->ids, (before + count + 1) * sizeof *tokens->ids,
+                                   name_of_ids));
+    if (count > 0)
+        memcpy((int32_t *)job->ids.data + before, tokens->ids, count * sizeof *tokens->ids);
+    job->sum.count += tokens->count;
+    job->sum.line_count += tokens->line_count;
+    job->sum.invalid_bytes += tokens->invalid_bytes;
+    return sli_check_is_text(job->name, job->text_bytes, job->sum.invalid_bytes, 0);
 }
 
 static sl_status encode_file(const sl_vocab *vocab, sli_text_blocks *text, const char *name,
                              sl_tokens *out)
 {
     sli_text_encoder *encoder;
-    sli_large_array ids = {0};
-    sl_tokens sum = {0};
+    range_reading job = {.vocab = vocab,
+                         .name = name,
+                         .text = text,
+                         .text_bytes = text->end - text->offset};
+    const sli_text_flow flow = {.read = read_block,
+                                .write = add_part,
+                                .context = &job,
+                                .batch_bytes = SLI_TEXT_BLOCK_BYTES};
     SL_TRY(sli_text_encoder_create(vocab, SLI_TEXT_PART_BYTES, sli_usable_processors(), &encoder));
-    sl_status status = encode_blocks(encoder, vocab, text, name, &ids, &sum);
+    sl_status status = sli_text_encoder_flow(encoder, &flow);
     sli_text_encoder_destroy(&encoder);
     if (status != SL_OK) {
-        sli_large_array_free(&ids);
+        sli_large_array_free(&job.ids);
         return status;
     }
-    sli_tokens_own_ids(&sum, &ids);
-    *out = sum;
+    sli_tokens_own_ids(&job.sum, &job.ids);
+    *out = job.sum;
     return SL_OK;
 }
 

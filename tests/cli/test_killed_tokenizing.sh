@@ -10,7 +10,7 @@ for ((byte = 0; byte < 256; byte++)); do
 done >ranks
 tokenize=("$program" tokenize --tokenizer ranks --splitter gpt2)
 
-# Two blocks and a bit of another (src/text/token_writer.c): what is written is recorded several times.
+# Of so many bytes what is written is recorded several times (record_bytes in src/text/token_writer.c).
 head -c 40000000 < <(yes "all work and no play") >long
 echo short >short
 "${tokenize[@]}" short short -o whole.bin >said

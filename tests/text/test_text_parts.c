@@ -4,6 +4,7 @@
 #include "support/check.h"
 #include "text/drawn_texts.h"
 #include "text/rows.h"
+#include "text/text_encoder.h"
 #include "text/text_parts.h"
 #include "text/token_writer.h"
 

@@ -292,7 +292,8 @@ void sl_rows_destroy(sl_rows **rows);
 
 typedef struct sl_tokens_writing {
     bool resume; /* go on where an earlier call with the same texts was cut off */
-    /* Is told between blocks how many of the texts' bytes are done; NULL: nobody is. */
+    /* Is told how many of the texts' bytes are done, by one thread or another at a time; NULL:
+     * nobody is. */
     void (*progress)(void *context, uint64_t done, uint64_t bytes);
     void *context;
 } sl_tokens_writing;
