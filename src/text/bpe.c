@@ -187,17 +187,22 @@ sl_status sli_bpe_place_added(sli_bpe *bpe)
 
 /* ---- Merging ------------------------------------------------------------------------------ */
 
-/* What stands at a place of the piece: the token that begins with this byte. */
+/* What stands at a place of the piece. A token takes a place for each of those that it was made
+ * of: its first has its id and merge, its first and last have its length, so that both neighbours
+ * are found. A piece may be long, and its places are most of what it takes: they have no more. */
 typedef struct part {
-    int32_t id;            /* NONE: the token to the left has taken it */
-    int32_t before, after; /* the neighbours' places; NONE: an end of the piece */
-    uint32_t rank;         /* of the merge with the token after it; SLI_NO_MERGE: there is none */
-    int32_t made;
+    int32_t id;
+    int32_t length; /* in places */
+    uint32_t merge; /* with the token behind it: its slot of the tokenizer's; NO_SLOT: there is
+                       none, or the token before it has taken it */
 } part;
+
+#define NO_SLOT UINT32_MAX
 
 struct sli_bpe_encoder {
     const sli_bpe *bpe;
-    part *nodes;
+    part *nodes; /* [nodes_count] */
+    int32_t nodes_count;
     uint64_t *heap; /* rank · 2³² + place, the smallest first */
     size_t nodes_room, heap_room, heap_count;
     sli_cached_piece *cache; /* [2 ^ SLI_CACHE_BITS]; NULL: there is none */
@@ -239,28 +244,25 @@ static uint64_t pop(sli_bpe_encoder *work)
 static sl_status look(sli_bpe_encoder *work, int32_t place)
 {
     part *node = &work->nodes[place];
-    node->rank = SLI_NO_MERGE;
-    if (node->after == NONE)
+    node->merge = NO_SLOT;
+    if (place + node->length == work->nodes_count)
         return SL_OK;
-    const sli_merge *merge = slot_of(work->bpe, node->id, work->nodes[node->after].id);
+    const sli_merge *merge = slot_of(work->bpe, node->id, node[node->length].id);
     if (merge->rank == SLI_NO_MERGE)
         return SL_OK;
-    node->rank = merge->rank;
-    node->made = merge->made;
+    node->merge = (uint32_t)(merge - work->bpe->merges);
     return push(work, ((uint64_t)merge->rank << 32) | (uint32_t)place);
 }
 
 static sl_status merge_at(sli_bpe_encoder *work, int32_t place)
 {
-    part *left = &work->nodes[place], *right = &work->nodes[left->after];
-    left->id = left->made;
-    left->after = right->after;
-    right->id = NONE;
-    right->rank = SLI_NO_MERGE;
-    if (left->after != NONE)
-        work->nodes[left->after].before = place;
+    part *left = &work->nodes[place], *right = left + left->length;
+    left->id = work->bpe->merges[left->merge].made;
+    left->length += right->length;
+    left[left->length - 1].length = left->length;
+    right->merge = NO_SLOT;
     SL_TRY(look(work, place));
-    return left->before != NONE ? look(work, left->before) : SL_OK;
+    return place > 0 ? look(work, place - left[-1].length) : SL_OK;
 }
 
 static sl_status add_id(sli_bpe_encoder *work, int32_t id)
@@ -272,33 +274,34 @@ static sl_status add_id(sli_bpe_encoder *work, int32_t id)
     return SL_OK;
 }
 
-static void add_part(sli_bpe_encoder *work, int32_t id, int32_t *count)
+static void add_part(sli_bpe_encoder *work, int32_t id)
 {
-    if (id < 0)
-        return;
-    work->nodes[*count] = (part){.id = id,
-                                 .before = *count - 1, /* NONE for the first */
-                                 .after = *count + 1};
-    ++*count;
+    if (id >= 0)
+        work->nodes[work->nodes_count++] = (part){.id = id, .length = 1};
 }
 
 /* What a piece is before anything merges. */
-static int32_t place_parts(sli_bpe_encoder *work, const uint8_t *piece, size_t bytes)
+static void place_parts(sli_bpe_encoder *work, const uint8_t *piece, size_t bytes)
 {
     const sli_bpe *bpe = work->bpe;
-    int32_t count = 0;
+    work->nodes_count = 0;
     for (size_t i = 0, length = 1; i < bytes; i += length) {
         int32_t id = NONE;
         ucs4_t code;
         if (bpe->of_characters) {
             length = (size_t)u8_mbtouc_unsafe(&code, piece + i, bytes - i);
             id = sli_token_table_find(&bpe->tokens, (const char *)piece + i, length);
-            add_part(work, id, &count);
+            add_part(work, id);
         }
         for (size_t byte = 0; id == NONE && byte < length; byte++)
-            add_part(work, bpe->of_byte[piece[i + byte]], &count);
+            add_part(work, bpe->of_byte[piece[i + byte]]);
     }
-    return count;
+}
+
+static bool is_current(const sli_bpe_encoder *work, uint64_t entry)
+{
+    uint32_t merge = work->nodes[(uint32_t)entry].merge;
+    return merge != NO_SLOT && work->bpe->merges[merge].rank == entry >> 32;
 }
 
 static sl_status merge_piece(sli_bpe_encoder *work, const uint8_t *piece, size_t bytes)
@@ -308,19 +311,15 @@ static sl_status merge_piece(sli_bpe_encoder *work, const uint8_t *piece, size_t
                         bytes);
     SL_TRY(sli_array_reserve(&work->nodes, &work->nodes_room, bytes, sizeof *work->nodes, INT32_MAX,
                              "bytes of a word"));
-    int32_t count = place_parts(work, piece, bytes);
-    if (count == 0)
-        return SL_OK;
-    work->nodes[count - 1].after = NONE;
-    for (int32_t i = 0; i < count; i++)
+    place_parts(work, piece, bytes);
+    for (int32_t i = 0; i < work->nodes_count; i++)
         SL_TRY(look(work, i));
     while (work->heap_count > 0) {
         uint64_t entry = pop(work);
-        int32_t place = (int32_t)(uint32_t)entry;
-        if (work->nodes[place].rank == entry >> 32)
-            SL_TRY(merge_at(work, place));
+        if (is_current(work, entry))
+            SL_TRY(merge_at(work, (int32_t)(uint32_t)entry));
     }
-    for (int32_t i = 0; i != NONE; i = work->nodes[i].after)
+    for (int32_t i = 0; i < work->nodes_count; i += work->nodes[i].length)
         SL_TRY(add_id(work, work->nodes[i].id));
     return SL_OK;
 }
