@@ -242,8 +242,8 @@ sl_status sli_kept_rows_write(const char *path, const json_t *description, const
     if (descriptor >= 0)
         close(descriptor);
     json_t *json = describe_rows(description, rows, documents);
-    sl_status status = json ? SL_OK : sli_no_memory(path, "its header");
-    SLI_TRY_OR_FAIL(status);
+    sl_status status;
+    SLI_TRY_OR_FAIL(json ? SL_OK : sli_no_memory(path, "its header"));
     SLI_TRY_OR_FAIL(sli_checksum_create(&sum));
     SLI_TRY_OR_FAIL(sli_replace_file_create(path, &file));
     SLI_TRY_OR_FAIL(write_arrays(file, &arrays, sum));

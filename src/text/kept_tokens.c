@@ -210,10 +210,10 @@ static sl_status write_kept(const char *path, const sl_vocab *vocab, json_t *sou
     SL_TRY(sli_token_output_open(path, vocab, INT32_MAX, false, &output));
     output.kept = json_pack("{sI}", "lines", (json_int_t)tokens->line_count);
     output.invalid_bytes = tokens->invalid_bytes;
-    sl_status status = output.kept && json_array_append(output.sources, source) == 0
-                           ? sli_token_output_add(&output, tokens->ids, tokens->count)
-                           : sli_no_memory(path, "its manifest");
-    SLI_TRY_OR_FAIL(status);
+    sl_status status;
+    if (!output.kept || json_array_append(output.sources, source) != 0)
+        SLI_TRY_OR_FAIL(sli_no_memory(path, "its manifest"));
+    SLI_TRY_OR_FAIL(sli_token_output_add(&output, tokens->ids, tokens->count));
     status = sli_token_output_commit(&output);
 fail:
     sli_token_output_close(&output, false);

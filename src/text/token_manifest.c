@@ -246,14 +246,14 @@ sl_status sli_manifest_check(const sli_token_file *file, const sl_vocab *vocab,
     sli_manifest own;
     SL_TRY(sli_manifest_path(file->path, &path));
     sl_status status = sli_manifest_read(path, &own);
-    if (status == SL_OK && own.json) {
+    if (status != SL_OK || !own.json)
+        sli_manifest_clear(&own);
+    SL_TRY(status);
+    if (own.json) {
         sli_manifest_clear(current);
         *current = own;
         if (vocab)
             SL_TRY(check_tokenizer(current, vocab, file->path));
-    } else {
-        sli_manifest_clear(&own);
-        SL_TRY(status);
     }
     return current->json ? check_described(current, file) : SL_OK;
 }

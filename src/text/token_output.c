@@ -165,10 +165,9 @@ sl_status sli_token_output_check_names(const sli_token_output *output, uint64_t 
     while (tokens > room) {
         tokens -= room;
         room = (uint64_t)output->file_tokens;
-        status = sli_token_file_next(path, &next);
+        SLI_TRY_OR_FAIL(sli_token_file_next(path, &next));
         free(path);
         path = next;
-        SLI_TRY_OR_FAIL(status);
         SLI_TRY_OR_FAIL(path ? check_next(output, path)
                              : no_next(output->path, output->file_tokens));
     }

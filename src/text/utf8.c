@@ -52,6 +52,16 @@ sl_status sli_text_repair(const uint8_t *begin, const uint8_t *end, uint8_t **co
     return SL_OK;
 }
 
+static sl_status append(uint8_t **text, size_t *room, size_t *bytes, const uint8_t *more,
+                        size_t count)
+{
+    SL_TRY(sli_array_reserve(text, room, *bytes + count, 1, SIZE_MAX / 16, "bytes"));
+    if (count > 0)
+        memcpy(*text + *bytes, more, count);
+    *bytes += count;
+    return SL_OK;
+}
+
 /* ASCII stays as it is, but for a character before what may compose with it. */
 sl_status sli_text_compose(const uint8_t *begin, const uint8_t *end, uint8_t **copy, size_t *bytes)
 {
@@ -66,18 +76,12 @@ sl_status sli_text_compose(const uint8_t *begin, const uint8_t *end, uint8_t **c
         for (stop = wide; stop < end && *stop >= 0x80;)
             stop++;
         const uint8_t *from = wide > at && wide < end ? wide - 1 : wide;
-        size_t kept = (size_t)(from - at), length = 0;
+        size_t length = 0;
+        SL_TRY(append(copy, &room, bytes, at, (size_t)(from - at)));
         uint8_t *composed = u8_normalize(UNINORM_NFC, from, (size_t)(stop - from), NULL, &length);
         if (!composed && stop > from)
             return sli_no_memory(NULL, "a copy of %zu bytes", (size_t)(stop - from));
-        sl_status status =
-            sli_array_reserve(copy, &room, *bytes + kept + length, 1, SIZE_MAX / 16, "bytes");
-        if (status == SL_OK) {
-            memcpy(*copy + *bytes, at, kept);
-            if (composed)
-                memcpy(*copy + *bytes + kept, composed, length);
-            *bytes += kept + length;
-        }
+        sl_status status = append(copy, &room, bytes, composed, length);
         free(composed);
         SL_TRY(status);
         at = stop;
