@@ -1,4 +1,4 @@
-"""Compares the ids of `sluice tokenize` with those of the library tokenizers, on texts drawn at random.
+"""Compares the ids that sluice gives with those of the library tokenizers, on strings drawn at random.
 
 Each tokenizer is read twice: from its own files, and, with added tokens of all kinds, from a tokenizer.json that the
 library wrote. Argument: the program. Exits with 77 where a package is missing.
@@ -14,12 +14,14 @@ import sys
 import tempfile
 import unicodedata
 
+from own_tokenizer import OwnTokenizer
+
 try:
     from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 except ImportError:
     sys.exit(print("skipped: no tokenizers: scripts/test makes a Python with them") or 77)
 
-TEXTS, STRINGS = 2, 5000  # for each tokenizer, whose opening takes longer than a text, and in each text
+STRINGS = 10000  # for each vocabulary
 TAIL = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 HEAD = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
 PIECES = [
@@ -93,10 +95,9 @@ def draw_character(draws, is_known):
             return character
 
 
-def draw_text(draws, is_known):
-    count = sum(draws.randrange(40) for _ in range(STRINGS))
+def draw_string(draws, is_known):
     return "".join(draw_character(draws, is_known) if draws.random() < .3 else draws.choice(PIECES)
-                   for _ in range(count))
+                   for _ in range(draws.randrange(40)))
 
 
 def gguf_values(path, wanted):
@@ -158,20 +159,45 @@ def compare(what, tokenizer, ids, expected):
         sys.exit(f"{what}: id {at} is {ids[at:at + 4]}, expected {expected[at:at + 4]}, near {near}")
 
 
-def check(words, draws, tokenizer, splitter, special=False):
+def check(own, strings, tokenizer, splitter, special):
+    """The ids of each string, and the text of them, where no added token has taken white space."""
     tokenizer.encode_special_tokens = not special
-    added = tokenizer.get_added_tokens_decoder().values()
-    for _ in range(TEXTS):
-        text = draw_text(draws, splitter == "qwen2" or added)
-        if added and splitter == "qwen2":  # a token may be found before it composes with what is behind it
-            text = unicodedata.normalize("NFC", text)
-        printed = tokenize([*words, "--print", *(["--special"] if special else [])], text.encode())
-        if splitter == "qwen2":  # by Python: the NFC of tokenizers 0.23.3 does not know characters since Unicode 10
-            text = unicodedata.normalize("NFC", text)
-        ids = [int(word) for word in printed.split()]
-        compare(splitter, tokenizer, ids, tokenizer.encode(text, add_special_tokens=special).ids)
-        if not added and splitter != "smollm" and tokenize([*words, "--decode"], printed).decode() != text:
-            sys.exit(f"{splitter}: --decode gives another text")
+    added = bool(tokenizer.get_added_tokens_decoder())
+    given = strings
+    if splitter == "qwen2":  # by Python: the NFC of tokenizers 0.23.3 does not know characters since Unicode 10
+        strings = [unicodedata.normalize("NFC", string) for string in strings]
+        given = strings if added else given  # a token may be found before it composes with what is behind it
+    expected = tokenizer.encode_batch(strings, add_special_tokens=special)
+    for text, string, encoding in zip(given, strings, expected):
+        ids = own.encode(text, special)
+        compare(f"{splitter}: {text!r}", tokenizer, ids, encoding.ids)
+        if not added and own.decode(ids) != string.encode():
+            sys.exit(f"{splitter}: {text!r}: decoding gives another text")
+
+
+def check_command(words, text, tokenizer, splitter):
+    """A text that is longer than what a thread encodes at a time."""
+    printed = tokenize([*words, "--print"], text.encode())
+    compare(splitter, tokenizer, [int(word) for word in printed.split()], tokenizer.encode(text).ids)
+    if tokenize([*words, "--decode"], printed).decode() != text:
+        sys.exit(f"{splitter}: --decode gives another text")
+
+
+def check_vocabulary(program, make, draws, folder):
+    tokenizer, path, splitter = make(folder)
+    written = os.path.join(folder, "written.json")
+    count = STRINGS // (3 if path else 2) + 1
+    if path:
+        strings = [draw_string(draws, splitter == "qwen2") for _ in range(count)]
+        with OwnTokenizer(program, path, splitter) as own:
+            check(own, strings, tokenizer, splitter, False)
+        text = unicodedata.normalize("NFC", "".join(strings[:1000]))
+        check_command([program, "tokenize", "--tokenizer", path, "--splitter", splitter], text, tokenizer, splitter)
+    add_tokens(tokenizer, splitter)
+    tokenizer.save(written)
+    with OwnTokenizer(program, written) as own:
+        for special in (False, True):
+            check(own, [draw_string(draws, True) for _ in range(count)], tokenizer, splitter, special)
 
 
 def main():
@@ -179,15 +205,7 @@ def main():
     print("SLUICE_TEST_SEED", seed, flush=True)
     for make in (gpt2, llama3, qwen2, smollm2):
         with tempfile.TemporaryDirectory() as folder:
-            tokenizer, path, splitter = make(folder)
-            draws = random.Random(seed)
-            if path:
-                check([program, "tokenize", "--tokenizer", path, "--splitter", splitter], draws, tokenizer, splitter)
-            add_tokens(tokenizer, splitter)
-            written = os.path.join(folder, "written.json")
-            tokenizer.save(written)
-            for special in (False, True):
-                check([program, "tokenize", "--tokenizer", written], draws, tokenizer, splitter, special)
+            check_vocabulary(program, make, random.Random(seed), folder)
 
 
 if __name__ == "__main__":

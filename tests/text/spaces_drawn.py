@@ -14,6 +14,7 @@ import sys
 import tempfile
 
 from bpe_drawn import compare, draw_character, tokenize
+from own_tokenizer import OwnTokenizer
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 TEXTS, STRINGS = 12, 250
@@ -60,20 +61,15 @@ def check(program, draws, tokenizer, what, decodes):
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "tokenizer.json")
         tokenizer.save(path)
-        for special in (False, True):
-            tokenizer.encode_special_tokens = not special
-            for _ in range(TEXTS):
+        with OwnTokenizer(program, path) as own:
+            for special in TEXTS * (False, True):
                 text = draw_text(draws)
-                printed = tokenize([program, "tokenize", "--tokenizer", path, "--print",
-                                    *(["--special"] if special else [])], text.encode())
-                ids = [int(word) for word in printed.split()]
+                tokenizer.encode_special_tokens = not special
+                ids = own.encode(text, special)
                 compare(what, tokenizer, ids, tokenizer.encode(text, add_special_tokens=special).ids)
-                if not decodes:
-                    continue
-                decoded = tokenize([program, "tokenize", "--tokenizer", path, "--decode"], printed).decode()
-                if decoded != tokenizer.decode(ids, skip_special_tokens=False):
-                    sys.exit(f"{what}: --decode gives {decoded!r}, "
-                             f"expected {tokenizer.decode(ids, skip_special_tokens=False)!r}")
+                decoded, expected = own.decode(ids).decode(), tokenizer.decode(ids, skip_special_tokens=False)
+                if decodes and decoded != expected:
+                    sys.exit(f"{what}: decoding gives {decoded!r}, expected {expected!r}")
 
 
 def check_long(program, tokenizer):

@@ -1,4 +1,4 @@
-"""Compares the ids of `sluice tokenize` with those of tiktoken, on texts drawn at random: GPT-2's, Llama 3's and Qwen2's
+"""Compares the ids that sluice gives with those of tiktoken, on strings drawn at random: GPT-2's, Llama 3's and Qwen2's
 vocabularies. Argument: the program. Exits with 77 where a package is missing.
 """
 import os
@@ -13,10 +13,11 @@ try:
 except ImportError:
     sys.exit(print("skipped: no tiktoken: scripts/test makes a Python with it") or 77)
 
-from bpe_drawn import HEAD, TAIL, draw_text, package, tokenize
+from bpe_drawn import HEAD, TAIL, draw_string, package
+from own_tokenizer import OwnTokenizer
 from splitters_drawn import GPT2
 
-TEXTS = 10  # for each vocabulary, of about 20,000 pieces
+STRINGS = 10000  # for each vocabulary
 
 
 def gpt2(folder):
@@ -45,17 +46,15 @@ def main():
         with tempfile.TemporaryDirectory() as folder:
             path, pattern, ranks = make(folder)
             encoding = tiktoken.Encoding(splitter, pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
-            words = [program, "tokenize", "--tokenizer", path, "--splitter", splitter, "--print"]
-            for _ in range(TEXTS):
-                text = draw_text(draws, splitter == "qwen2")
-                ids = [int(word) for word in tokenize(words, text.encode()).split()]
-                if splitter == "qwen2":  # whose NFC tiktoken leaves to others
-                    text = unicodedata.normalize("NFC", text)
-                expected = encoding.encode_ordinary(text)
-                if ids != expected:
-                    at = next(i for i, pair in enumerate(zip(ids + [-1], expected + [-1])) if pair[0] != pair[1])
-                    sys.exit(f"{splitter}: id {at} is {ids[at:at + 4]}, expected {expected[at:at + 4]}, near "
-                             f"{encoding.decode(expected[max(0, at - 3):at + 4])!r}")
+            with OwnTokenizer(program, path, splitter) as own:
+                for _ in range(STRINGS):
+                    string = draw_string(draws, splitter == "qwen2")
+                    ids = own.encode(string)
+                    if splitter == "qwen2":  # whose NFC tiktoken leaves to others
+                        string = unicodedata.normalize("NFC", string)
+                    expected = encoding.encode_ordinary(string)
+                    if ids != expected:
+                        sys.exit(f"{splitter}: {string!r} has {ids}, expected {expected}")
 
 
 if __name__ == "__main__":
