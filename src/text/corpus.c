@@ -142,9 +142,10 @@ sl_status sl_split_path(const char *data, sl_split split, char **out)
 
 /* ---- Reading them ----------------------------------------------------------------------- */
 
-static sl_status read_source(const sl_vocab *vocab, const split_source *source, sl_tokens *out)
+static sl_status read_source(const sl_vocab *vocab, const split_source *source, int threads,
+                             sl_tokens *out)
 {
-    return sli_tokens_read(vocab, source->path, source->name, source->range, out);
+    return sli_tokens_read(vocab, source->path, source->name, source->range, threads, out);
 }
 
 sl_status sl_split_read(const sl_vocab *vocab, const char *data, sl_split split, sl_tokens *out)
@@ -152,7 +153,7 @@ sl_status sl_split_read(const sl_vocab *vocab, const char *data, sl_split split,
     split_source source;
     *out = (sl_tokens){0};
     SL_TRY(find_source(data, split, &source));
-    sl_status status = read_source(vocab, &source, out);
+    sl_status status = read_source(vocab, &source, 0, out);
     source_clear(&source);
     return status;
 }
@@ -210,21 +211,23 @@ static sl_status read_kept(sl_corpus *corpus, sl_split split, const char *kept, 
     return SL_OK;
 }
 
-static sl_status load_splits(sl_corpus *corpus, const char *data, const char *kept, json_t **file)
+static sl_status load_splits(sl_corpus *corpus, const char *data, const sli_tokenizing *tokenizing,
+                             json_t **file)
 {
     for (int split = 0; split < SL_SPLITS; split++)
         SL_TRY(find_source(data, (sl_split)split, &corpus->sources[split]));
     if (!corpus->vocab)
         SL_TRY(read_training_text(corpus));
     for (int split = 0; split < SL_SPLITS; split++) {
-        SL_TRY(read_kept(corpus, (sl_split)split, kept, file));
+        SL_TRY(read_kept(corpus, (sl_split)split, tokenizing->kept, file));
         if (!corpus->tokens[split].ids)
-            SL_TRY(read_source(corpus->vocab, &corpus->sources[split], &corpus->tokens[split]));
+            SL_TRY(read_source(corpus->vocab, &corpus->sources[split], tokenizing->threads,
+                               &corpus->tokens[split]));
     }
     return SL_OK;
 }
 
-sl_status sli_corpus_load(const char *data, const sl_vocab *vocab, const char *kept,
+sl_status sli_corpus_load(const char *data, const sl_vocab *vocab, const sli_tokenizing *tokenizing,
                           sl_corpus **out)
 {
     *out = NULL;
@@ -233,7 +236,7 @@ sl_status sli_corpus_load(const char *data, const sl_vocab *vocab, const char *k
         return sli_no_memory("sl_corpus_load", "a corpus");
     corpus->vocab = vocab;
     json_t *file = NULL;
-    sl_status status = load_splits(corpus, data, kept, &file);
+    sl_status status = load_splits(corpus, data, tokenizing, &file);
     json_decref(file);
     if (status != SL_OK)
         sl_corpus_destroy(&corpus);
@@ -243,7 +246,7 @@ sl_status sli_corpus_load(const char *data, const sl_vocab *vocab, const char *k
 
 sl_status sl_corpus_load(const char *data, const sl_vocab *vocab, sl_corpus **out)
 {
-    return sli_corpus_load(data, vocab, NULL, out);
+    return sli_corpus_load(data, vocab, &(sli_tokenizing){0}, out);
 }
 
 sl_status sli_corpus_keep(const sl_corpus *corpus, const char *directory)

@@ -416,11 +416,11 @@ fail:
 
 /* ---- A file ----------------------------------------------------------------------------- */
 
-static sl_status read_lines(const row_parser *parser, sli_line_reader *reader, sl_rows *rows)
+static sl_status read_lines(const row_parser *parser, sli_line_reader *reader, int most_threads,
+                            sl_rows *rows)
 {
     uint64_t parts = sli_line_reader_file_bytes(reader) / PART_BYTES + 1;
-    int processors = sli_usable_processors();
-    int threads = parts < (uint64_t)processors ? (int)parts : processors;
+    int threads = parts < (uint64_t)most_threads ? (int)parts : most_threads;
     SL_TRY(read_side_by_side(parser, reader, threads, rows));
     if (rows->count == 0)
         return sl_error(SL_ERR_FORMAT, "%s: it has no rows", parser->path);
@@ -455,8 +455,10 @@ sl_status sl_rows_read(const char *path, const sl_rows_options *options, sl_rows
                                .positions = options->positions,
                                .reading = {.vocab = options->vocab,
                                            .mask_prompt = !options->no_mask_prompt}};
+    int threads = options->threads > 0 ? options->threads : sli_usable_processors();
     *out = calloc(1, sizeof **out);
-    sl_status status = *out ? read_lines(&parser, reader, *out) : sli_no_memory(path, "its rows");
+    sl_status status =
+        *out ? read_lines(&parser, reader, threads, *out) : sli_no_memory(path, "its rows");
     sli_line_reader_close(&reader);
     if (status != SL_OK)
         sl_rows_destroy(out);

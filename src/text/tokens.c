@@ -202,6 +202,7 @@ typedef struct range_reading {
     const sl_vocab *vocab;
     const char *name;
     sli_text_blocks *text;
+    int threads;
     uint64_t text_bytes;
     bool has_begun;
     sli_large_array ids;
@@ -235,50 +236,47 @@ static sl_status add_part(void *context, const sli_text_part *part)
     return sli_check_is_text(job->name, job->text_bytes, job->sum.invalid_bytes, 0);
 }
 
-static sl_status encode_file(const sl_vocab *vocab, sli_text_blocks *text, const char *name,
-                             sl_tokens *out)
+static sl_status encode_range(range_reading *job, sl_tokens *out)
 {
     sli_text_encoder *encoder;
-    range_reading job = {.vocab = vocab,
-                         .name = name,
-                         .text = text,
-                         .text_bytes = text->end - text->offset};
     const sli_text_flow flow = {.read = read_block,
                                 .write = add_part,
-                                .context = &job,
+                                .context = job,
                                 .batch_bytes = SLI_TEXT_BLOCK_BYTES};
-    SL_TRY(sli_text_encoder_create(vocab, SLI_TEXT_PART_BYTES, sli_usable_processors(), &encoder));
+    SL_TRY(sli_text_encoder_create(job->vocab, SLI_TEXT_PART_BYTES, job->threads, &encoder));
     sl_status status = sli_text_encoder_flow(encoder, &flow);
     sli_text_encoder_destroy(&encoder);
     if (status != SL_OK) {
-        sli_large_array_free(&job.ids);
+        sli_large_array_free(&job->ids);
         return status;
     }
-    sli_tokens_own_ids(&job.sum, &job.ids);
-    *out = job.sum;
+    sli_tokens_own_ids(&job->sum, &job->ids);
+    *out = job->sum;
     return SL_OK;
 }
 
-static sl_status read_range(const sl_vocab *vocab, sli_text_blocks *text, const char *name,
-                            sli_text_range range, sl_tokens *out)
+static sl_status read_range(range_reading *job, sli_text_range range, sl_tokens *out)
 {
     uint64_t first, end;
+    sli_text_blocks *text = job->text;
     SL_TRY(sli_text_blocks_find_line(text, bytes_of(text->size, range.from), &first));
     SL_TRY(sli_text_blocks_find_line(text, bytes_of(text->size, range.to), &end));
     text->offset = first;
     text->end = end;
-    SL_TRY(encode_file(vocab, text, name, out));
-    return check_has_tokens(name, out, first > 0);
+    job->text_bytes = end - first;
+    SL_TRY(encode_range(job, out));
+    return check_has_tokens(job->name, out, first > 0);
 }
 
 /* All of the range is one text: pieces may cross line ends. */
-static sl_status read_text(const sl_vocab *vocab, const char *path, const char *name,
-                           sli_text_range range, sl_tokens *out)
+static sl_status read_text(range_reading *job, const char *path, sli_text_range range,
+                           sl_tokens *out)
 {
     sli_text_blocks text;
     *out = (sl_tokens){0};
     SL_TRY(sli_text_blocks_open(path, &text));
-    sl_status status = read_range(vocab, &text, name, range, out);
+    job->text = &text;
+    sl_status status = read_range(job, range, out);
     sli_text_blocks_close(&text);
     if (status != SL_OK)
         sl_tokens_free(out);
@@ -286,10 +284,13 @@ static sl_status read_text(const sl_vocab *vocab, const char *path, const char *
 }
 
 sl_status sli_tokens_read(const sl_vocab *vocab, const char *path, const char *name,
-                          sli_text_range range, sl_tokens *out)
+                          sli_text_range range, int threads, sl_tokens *out)
 {
+    range_reading job = {.vocab = vocab,
+                         .name = name,
+                         .threads = threads > 0 ? threads : sli_usable_processors()};
     if (vocab->bpe)
-        return read_text(vocab, path, name, range, out);
+        return read_text(&job, path, range, out);
     return read_words(&(token_sink){.vocab = vocab}, path, name, range, out);
 }
 

@@ -168,7 +168,8 @@ static void logits_of_the_first_batch_are_written(void **state)
                     dir->directory, dir->directory, dir->directory);
     check_ok(sli_safetensors_open(scratch_path(dir, "logits"), &reader));
     check_ok(sl_vocab_open(scratch_path(dir, "model/tokenizer.json"), NULL, &vocab));
-    check_ok(sli_tokens_read(vocab, scratch_path(dir, "valid.txt"), "", sli_whole_text, &tokens));
+    check_ok(
+        sli_tokens_read(vocab, scratch_path(dir, "valid.txt"), "", sli_whole_text, 0, &tokens));
     check_ok(sl_batchify(tokens.ids, tokens.count, 2, 3, &batches));
     check_ok(sl_batches_block(&batches, 0, ids[0], ids[1]));
     assert_int_equal(sli_safetensors_count(reader), 3);

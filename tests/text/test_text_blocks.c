@@ -121,7 +121,7 @@ static void file_of_another_kind_is_refused_early(void **state)
                    "a b "[i % 8];
     write_file(path, bytes, BYTES);
     free(bytes);
-    check_error(sli_tokens_read(vocab, path, "T", sli_whole_text, &tokens), SL_ERR_FORMAT,
+    check_error(sli_tokens_read(vocab, path, "T", sli_whole_text, 0, &tokens), SL_ERR_FORMAT,
                 "T: expected text in UTF-8, but of its 5242880 bytes at least ");
     const char *number = strstr(sl_error_text(), "at least ");
     assert_non_null(number);

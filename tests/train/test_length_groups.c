@@ -49,7 +49,7 @@ static void open_rows(scratch *dir, int rows, bool grouped, rows_data *out)
     snprintf(out->path, sizeof out->path, "%s/train.jsonl", dir->directory);
     write_lines(out->path, rows);
     const sl_train_options options = {.data = out->path, .group_by_length = grouped};
-    check_ok(sli_rows_task_read(&options, NULL, NULL, &out->model, &out->rows));
+    check_ok(sli_rows_task_read(&options, NULL, &(sli_tokenizing){0}, &out->model, &out->rows));
     out->task = sli_rows_task_make(&out->rows);
 }
 

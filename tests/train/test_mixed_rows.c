@@ -41,7 +41,7 @@ static void open_rows(scratch *dir, bool grouped, rows_data *out)
     write_lines(b, B_FIRST, B_ROWS);
     snprintf(out->data, sizeof out->data, "a=3:%s,b=2:%s", a, b);
     const sl_train_options options = {.data = out->data, .group_by_length = grouped};
-    check_ok(sli_rows_task_read(&options, NULL, NULL, &out->model, &out->rows));
+    check_ok(sli_rows_task_read(&options, NULL, &(sli_tokenizing){0}, &out->model, &out->rows));
     out->rows.batches_per_epoch = BATCHES;
     out->task = sli_rows_task_make(&out->rows);
     remove(a);

@@ -30,7 +30,7 @@ static void open_rows(scratch *dir, rows_data *out)
     const sl_train_options options = {.data = out->path,
                                       .bptt = LENGTH,
                                       .token_type = SL_TOKENS_UINT16};
-    check_ok(sli_rows_task_read(&options, NULL, NULL, &out->model, &out->rows));
+    check_ok(sli_rows_task_read(&options, NULL, &(sli_tokenizing){0}, &out->model, &out->rows));
     check_ok(sli_read_ahead_create(&out->rows, &out->ahead));
 }
 

@@ -275,6 +275,7 @@ typedef struct sl_rows_options {
     int64_t length;        /* tokens of a row of token files */
     sl_token_type token_type;
     bool no_mask_prompt; /* prompts, and what others than the assistant say, have a loss too */
+    int threads;         /* that read lines; 0: one for each processor that the process may use */
 } sl_rows_options;
 
 /* The path of a split's rows: `data` itself for every split, if its name ends in ".jsonl" or

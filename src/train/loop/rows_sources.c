@@ -110,15 +110,16 @@ static sl_status read_kept(const char *kept, int split, sli_rows_source *source)
 }
 
 static sl_status read_split(const sl_train_options *options, const sl_vocab *vocab,
-                            const char *kept, const sl_model_options *model, const char *data,
-                            sl_split split, sli_rows_source *out)
+                            const sli_tokenizing *tokenizing, const sl_model_options *model,
+                            const char *data, sl_split split, sli_rows_source *out)
 {
     const sl_rows_options reading = {.ntokens = model->ntokens,
                                      .positions = sl_model_positions(model),
                                      .vocab = vocab,
                                      .length = options->bptt,
                                      .token_type = options->token_type,
-                                     .no_mask_prompt = !options->mask_prompt};
+                                     .no_mask_prompt = !options->mask_prompt,
+                                     .threads = tokenizing->threads};
     int64_t length = options->pack ? packed_length(options, model) : 0;
     SL_TRY(sl_rows_path(data, split, &out->paths[split]));
     const char *path = out->paths[split];
@@ -132,9 +133,9 @@ static sl_status read_split(const sl_train_options *options, const sl_vocab *voc
                         "%s: slices need rows of one length, and JSON lines have lengths of their "
                         "own: set slices to 1",
                         path);
-    if (kept && vocab && !is_tokens) {
+    if (tokenizing->kept && vocab && !is_tokens) {
         SL_TRY(sli_kept_rows_describe(path, &reading, length, &out->described[split]));
-        SL_TRY(read_kept(kept, split, out));
+        SL_TRY(read_kept(tokenizing->kept, split, out));
     }
     if (out->rows[split])
         return SL_OK;
@@ -143,12 +144,13 @@ static sl_status read_split(const sl_train_options *options, const sl_vocab *voc
 }
 
 static sl_status read_splits(const sl_train_options *options, const sl_vocab *vocab,
-                             const char *kept, sl_model_options *model, sli_rows_task *out)
+                             const sli_tokenizing *tokenizing, sl_model_options *model,
+                             sli_rows_task *out)
 {
     for (int split = 0; split < SL_SPLITS; split++) {
         int32_t largest = 0;
         for (int i = 0; i < out->count; i++) {
-            SL_TRY(read_split(options, vocab, kept, model, out->named.source[i].path,
+            SL_TRY(read_split(options, vocab, tokenizing, model, out->named.source[i].path,
                               (sl_split)split, &out->sources[i]));
             const sl_rows *rows = out->sources[i].rows[split];
             largest = rows && rows->largest > largest ? rows->largest : largest;
@@ -210,7 +212,8 @@ static sl_status describe_split(sli_rows_task *task, sl_split split)
 }
 
 sl_status sli_rows_task_read(const sl_train_options *options, const sl_vocab *vocab,
-                             const char *kept, sl_model_options *model, sli_rows_task *out)
+                             const sli_tokenizing *tokenizing, sl_model_options *model,
+                             sli_rows_task *out)
 {
     *out = (sli_rows_task){.model = model};
     if (vocab && model->ntokens == 0)
@@ -220,7 +223,7 @@ sl_status sli_rows_task_read(const sl_train_options *options, const sl_vocab *vo
                         "the tokenizer has %" PRId32 " tokens, more than the model's %" PRId64,
                         sl_vocab_size(vocab), model->ntokens);
     SL_TRY(open_sources(options->data, out));
-    SL_TRY(read_splits(options, vocab, kept, model, out));
+    SL_TRY(read_splits(options, vocab, tokenizing, model, out));
     for (int split = 0; split < SL_SPLITS; split++)
         SL_TRY(describe_split(out, (sl_split)split));
     return options->group_by_length ? sli_length_groups_create(&out->groups) : SL_OK;

@@ -4,6 +4,7 @@
 
 #include "text/kept_rows.h"
 #include "text/mixture.h"
+#include "text/tokens.h"
 #include "train/loop/length_groups.h"
 
 /* One of the places that rows come from. */
@@ -34,11 +35,10 @@ sl_status sli_data_is_rows(const char *data, bool *out);
 /* Reads the splits of options->data that are there; one file is for training alone. `vocab`, of
  * text (NULL: there are ids alone), must fit the model. Ids are those of `model`, or where that has
  * no tokens yet, it gets as many as the vocabulary has or the training rows need. To be cleared,
- * also after an error. What lines of text become may be kept in the directory `kept`, which need
- * not exist (NULL: it is not), and is read there if it is of the same lines and tokenizer.
- * (rows_sources.c) */
+ * also after an error. What lines of text become may be kept. (rows_sources.c) */
 sl_status sli_rows_task_read(const sl_train_options *options, const sl_vocab *vocab,
-                             const char *kept, sl_model_options *model, sli_rows_task *out);
+                             const sli_tokenizing *tokenizing, sl_model_options *model,
+                             sli_rows_task *out);
 
 /* Keeps the rows that were not read there, and removes those of data that the run does not have.
  * Errors: those of sli_kept_rows_write and sli_kept_rows_remove_others. (rows_sources.c) */

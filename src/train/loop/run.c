@@ -5,6 +5,7 @@
 #include "comm/group.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "core/threads.h"
 #include "device/cores.h"
 #include "device/device.h"
 #include "models/config.h"
@@ -62,6 +63,18 @@ sl_status sli_run_kept_tokens(const sl_train_options *options, char **out)
                : SL_OK;
 }
 
+/* The processes of a host, which may all tokenize at once, share its processors, unless a launcher
+ * has bound them to some. */
+static int tokenizing_threads(const sli_run *run)
+{
+    const sl_train_launch *launch = &run->launch;
+    int here = launch->local_ranks > 0 ? launch->local_ranks : launch->ranks;
+    int processors = sli_usable_processors();
+    if (here <= 1 || run->devices.own_cores)
+        return processors;
+    return processors > here ? processors / here : 1;
+}
+
 static sl_status read_corpus(sli_run *run, const sl_train_options *options)
 {
     if (!options->data)
@@ -72,7 +85,8 @@ static sl_status read_corpus(sli_run *run, const sl_train_options *options)
     SL_TRY(find_vocab(run, options, &vocab));
     char *kept = NULL;
     SL_TRY(sli_run_kept_tokens(options, &kept));
-    sl_status status = sli_corpus_load(options->data, vocab, kept, &run->corpus);
+    const sli_tokenizing tokenizing = {.kept = kept, .threads = tokenizing_threads(run)};
+    sl_status status = sli_corpus_load(options->data, vocab, &tokenizing, &run->corpus);
     free(kept);
     return status;
 }
@@ -147,7 +161,8 @@ static sl_status read_rows(const sli_run *run, const sl_train_options *options,
     char *kept;
     *out = (sli_rows_task){0};
     SL_TRY(sli_run_kept_tokens(options, &kept));
-    sl_status status = sli_rows_task_read(options, sli_run_vocab(run), kept, model, out);
+    const sli_tokenizing tokenizing = {.kept = kept, .threads = tokenizing_threads(run)};
+    sl_status status = sli_rows_task_read(options, sli_run_vocab(run), &tokenizing, model, out);
     free(kept);
     return status;
 }
