@@ -152,13 +152,8 @@ static sl_status read_node(const sli_cluster_reader *reader, sli_json_value valu
 static sl_status read_nodes(const sli_cluster_reader *reader, const sli_cluster_object *object,
                             sli_cluster *out)
 {
-    sli_json_value list = sli_cluster_member(object, "nodes");
     sli_json_walk walk;
-    if (!list.begin)
-        return sli_cluster_refuse_missing(reader, object, "nodes");
-    if (!sli_json_is(list, '['))
-        return sli_cluster_refuse(reader, object, "nodes", list, "a list of kinds of nodes");
-    SL_TRY(sli_json_walk_begin(&reader->json, list, &walk));
+    SL_TRY(sli_cluster_walk_list(reader, object, "nodes", "a list of kinds of nodes", &walk));
     while (sli_json_walk_next(&walk)) {
         if (out->kind_count == SLI_MOST_NODE_KINDS)
             return sli_cluster_refuse(reader, object, "nodes", walk.value, "at most 16 kinds");
@@ -172,7 +167,8 @@ static sl_status read_nodes(const sli_cluster_reader *reader, const sli_cluster_
     SL_TRY(walk.status);
     return out->kind_count > 0
                ? SL_OK
-               : sli_cluster_refuse(reader, object, "nodes", list, "a list of kinds of nodes");
+               : sli_cluster_refuse(reader, object, "nodes", sli_cluster_member(object, "nodes"),
+                                    "a list of kinds of nodes");
 }
 
 /* ---- Links -------------------------------------------------------------------------------- */

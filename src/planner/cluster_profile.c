@@ -73,11 +73,7 @@ static sl_status read_seconds(const sli_cluster_reader *reader, const sli_cluste
     sli_json_value list = sli_cluster_member(object, "seconds");
     sli_json_walk walk;
     int rung = 0;
-    if (!list.begin)
-        return sli_cluster_refuse_missing(reader, object, "seconds");
-    if (!sli_json_is(list, '['))
-        return sli_cluster_refuse(reader, object, "seconds", list, expected_seconds);
-    SL_TRY(sli_json_walk_begin(&reader->json, list, &walk));
+    SL_TRY(sli_cluster_walk_list(reader, object, "seconds", expected_seconds, &walk));
     for (; sli_json_walk_next(&walk); rung++) {
         if (rung == (out->modules > 0 ? out->rungs : MOST_RUNGS))
             return sli_cluster_refuse(reader, object, "seconds", list, expected_seconds);
@@ -132,15 +128,11 @@ static sl_status read_all_modules(const sli_cluster_reader *reader,
 {
     sli_json_value list = sli_cluster_member(object, "modules");
     sli_json_walk walk;
-    if (!list.begin)
-        return sli_cluster_refuse_missing(reader, object, "modules");
-    if (!sli_json_is(list, '['))
-        return sli_cluster_refuse(reader, object, "modules", list, "a list of modules");
+    SL_TRY(sli_cluster_walk_list(reader, object, "modules", "a list of modules", &walk));
     out->parameters = calloc(MOST_MODULES, sizeof *out->parameters);
     out->trained = calloc(MOST_MODULES, sizeof *out->trained);
     if (!out->parameters || !out->trained)
         return sli_no_memory(NULL, "a profile");
-    SL_TRY(sli_json_walk_begin(&reader->json, list, &walk));
     for (int index = 0; sli_json_walk_next(&walk); index++)
         SL_TRY(read_modules(reader, walk.value, index, object->path, out));
     SL_TRY(walk.status);

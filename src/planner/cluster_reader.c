@@ -92,6 +92,17 @@ sli_json_value sli_cluster_member(const sli_cluster_object *object, const char *
     return (sli_json_value){0};
 }
 
+sl_status sli_cluster_walk_list(const sli_cluster_reader *reader, const sli_cluster_object *object,
+                                const char *name, const char *expected, sli_json_walk *out)
+{
+    sli_json_value list = sli_cluster_member(object, name);
+    if (!list.begin)
+        return sli_cluster_refuse_missing(reader, object, name);
+    if (!sli_json_is(list, '['))
+        return sli_cluster_refuse(reader, object, name, list, expected);
+    return sli_json_walk_begin(&reader->json, list, out);
+}
+
 /* ---- Texts and numbers
  * ------------------------------------------------------------------------------- */
 

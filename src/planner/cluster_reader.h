@@ -47,6 +47,10 @@ sl_status sli_cluster_open_object(const sli_cluster_reader *reader, sli_json_val
 /* All NULL where it is not there. */
 sli_json_value sli_cluster_member(const sli_cluster_object *object, const char *name);
 
+/* Begins a walk over a member that must be there, and `expected`: a list. */
+sl_status sli_cluster_walk_list(const sli_cluster_reader *reader, const sli_cluster_object *object,
+                                const char *name, const char *expected, sli_json_walk *out);
+
 /* False where the value is no number. */
 bool sli_cluster_parse_number(const sli_cluster_reader *reader, sli_json_value value, double *out);
 
