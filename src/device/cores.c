@@ -62,9 +62,20 @@ static sl_status list_cores(hwloc_topology_t topology, hwloc_const_bitmap_t set,
     return SL_OK;
 }
 
+static void find_socket(hwloc_topology_t topology, hwloc_const_bitmap_t set, sli_cores *out)
+{
+    int count = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_PACKAGE);
+    out->socket_count = count > 0 ? count : 0;
+    for (int i = 0; i < count; i++) {
+        hwloc_obj_t socket = hwloc_get_obj_by_type(topology, HWLOC_OBJ_PACKAGE, (unsigned)i);
+        if (hwloc_bitmap_isincluded(set, socket->cpuset))
+            out->socket = i;
+    }
+}
+
 sl_status sli_cores_find(sli_cores *out)
 {
-    *out = (sli_cores){.quota = INT_MAX};
+    *out = (sli_cores){.quota = INT_MAX, .socket = -1};
     hwloc_topology_t topology;
     if (hwloc_topology_init(&topology) < 0)
         return sl_error(SL_ERR_MEMORY, "hwloc could not start");
@@ -74,6 +85,7 @@ sl_status sli_cores_find(sli_cores *out)
         SLI_TRY_OR_FAIL(sl_error(SL_ERR_NOT_FOUND, "hwloc cannot read the topology"));
     set = allowed_set(topology);
     SLI_TRY_OR_FAIL(set ? list_cores(topology, set, out) : sli_no_memory(NULL, "a set of cores"));
+    find_socket(topology, set, out);
     sli_cores_limit(out, sli_cgroup_limits_read("").cores);
 fail:
     if (status != SL_OK)

@@ -12,6 +12,9 @@ typedef struct sli_cores {
                      is best to bind threads to none of them */
     int *allowed; /* [allowed_count] every allowed number, hardware threads of one core included */
     int allowed_count;
+    int socket;       /* that has all of them, by the machine's order; -1: several, or it is not
+                         known */
+    int socket_count; /* of the machine; 0: it is not known */
 } sli_cores;
 
 /* Finds the cores in the order of the machine's topology. Where control groups give the process

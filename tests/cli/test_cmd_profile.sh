@@ -59,6 +59,17 @@ command -v mpirun >/dev/null || skip "there is no mpirun"
     fail "--links: status $?"
 }
 python3 -c "$python" links.json list || fail "--links: other levels"
+# Processes that are bound to the sockets of a node with two, which hwloc is told of: within one, and between both.
+if taskset -c 0 true 2>err && taskset -c 1 true 2>err; then
+    cat >bound <<'END'
+#!/bin/bash
+export HWLOC_SYNTHETIC="pack:2 core:1 pu:1" HWLOC_THISSYSTEM=1
+exec taskset -c $((OMPI_COMM_WORLD_RANK / 2)) "$@"
+END
+    chmod +x bound
+    runs timeout 120 "$program" launch -n 4 ./bound "$program" profile --links -o sockets.json
+    python3 -c "$python" sockets.json list socket node || fail "--links of 2 sockets: other levels"
+fi
 runs timeout 120 "$program" launch -n 3 "$program" profile --links --rack-nodes 1 -o links.json
 python3 -c "$python" links.json list node || fail "--links of 3 processes: other levels"
 runs "$program" plan "${model[@]}" --batch-tokens 64 --cluster cluster.json --json

@@ -3,7 +3,10 @@
  * time as all other pairs: so the rate is that of each device in one direction while all send.
  *
  *     rank 0 ⇄ rank 1    rank 2 ⇄ rank 3    on one node
- *     rank 0 ⇄ rank 2    rank 1 ⇄ rank 3    beyond it */
+ *     rank 0 ⇄ rank 2    rank 1 ⇄ rank 3    beyond it
+ *
+ * Processes that are bound to a socket each of a node that has several tell the link within a
+ * socket from that between two. */
 #include "comm/agree.h"
 #include "core/clock.h"
 #include "core/error.h"
@@ -101,36 +104,66 @@ static void close_ways(two_ways *ways)
 /* ---- Levels --------------------------------------------------------------------------------- */
 
 typedef struct measured_links {
-    int64_t *hosts; /* [2 * ranks] the number of each one's host, in the order of ranks; and then
-                       its number of the system */
+    int64_t *hosts;   /* [ranks] the number of each one's host, in the order of ranks */
+    int64_t *sockets; /* [ranks] of its host; ONE_OF_ALL */
     int ranks, host_count, rack_nodes;
     level_times levels[SLI_LEVELS];
 } measured_links;
 
-static sl_status find_hosts(sl_group *group, measured_links *links)
+/* What each rank says of itself. */
+typedef struct rank_place {
+    int64_t host;   /* its number of the system */
+    int64_t socket; /* ONE_OF_ALL: it has cores of several, or its host has but one */
+} rank_place;
+
+enum { PLACE_WORDS = sizeof(rank_place) / sizeof(int64_t), ONE_OF_ALL = -1 };
+
+static sl_status find_place(rank_place *out)
 {
-    int64_t own = sli_host_number();
-    links->ranks = sl_group_size(group);
-    links->hosts = calloc(2 * (size_t)links->ranks, sizeof *links->hosts);
-    if (!links->hosts)
-        return sli_no_memory(NULL, "the hosts of %d ranks", links->ranks);
-    int64_t *numbers = links->hosts + links->ranks, *known = numbers;
-    SL_TRY(sl_group_all_gather(group, &own, numbers, 1, SL_I64, NULL));
-    /* hosts[rank]: how many hosts came before its own */
+    sli_cores cores;
+    SL_TRY(sli_cores_find(&cores));
+    *out = (rank_place){sli_host_number(), cores.socket_count > 1 ? cores.socket : ONE_OF_ALL};
+    sli_cores_clear(&cores);
+    return SL_OK;
+}
+
+/* hosts[rank]: how many hosts came before its own. */
+static void number_hosts(const rank_place *places, measured_links *links)
+{
     for (int rank = 0; rank < links->ranks; rank++) {
         int first = 0;
-        while (known[first] != known[rank])
+        while (places[first].host != places[rank].host)
             first++;
         links->hosts[rank] = first < rank ? links->hosts[first] : links->host_count++;
+        links->sockets[rank] = places[rank].socket;
     }
-    return SL_OK;
+}
+
+static sl_status find_hosts(sl_group *group, measured_links *links)
+{
+    rank_place own;
+    links->ranks = sl_group_size(group);
+    size_t ranks = (size_t)links->ranks;
+    rank_place *places = calloc(ranks, sizeof *places);
+    links->hosts = calloc(ranks, sizeof *links->hosts);
+    links->sockets = calloc(ranks, sizeof *links->sockets);
+    bool has_room = places && links->hosts && links->sockets;
+    sl_status status;
+    SLI_TRY_OR_FAIL(has_room ? find_place(&own)
+                             : sli_no_memory(NULL, "the hosts of %d ranks", links->ranks));
+    SLI_TRY_OR_FAIL(sl_group_all_gather(group, &own, places, PLACE_WORDS, SL_I64, NULL));
+    number_hosts(places, links);
+fail:
+    free(places);
+    return status;
 }
 
 static int level_of(const measured_links *links, int a, int b)
 {
     int64_t x = links->hosts[a], y = links->hosts[b];
+    bool is_socket = links->sockets[a] != ONE_OF_ALL && links->sockets[a] == links->sockets[b];
     if (x == y)
-        return SLI_LEVEL_NODE;
+        return is_socket ? SLI_LEVEL_SOCKET : SLI_LEVEL_NODE;
     bool is_rack = links->rack_nodes > 0 && x / links->rack_nodes == y / links->rack_nodes;
     return is_rack ? SLI_LEVEL_RACK : SLI_LEVEL_SPINE;
 }
@@ -159,7 +192,7 @@ static sl_status time_processes(sl_group *group, measured_links *links)
     two_ways ways;
     sl_status status;
     SLI_TRY_OR_FAIL(open_ways(group, &ways));
-    for (int level = SLI_LEVEL_NODE; level < SLI_LEVELS; level++) {
+    for (int level = SLI_LEVEL_SOCKET; level < SLI_LEVELS; level++) {
         int partner = NOBODY;
         SLI_TRY_OR_FAIL(find_partner(links, level, sl_group_rank(group), &partner));
         SLI_TRY_OR_FAIL(time_level(&ways, partner, &links->levels[level]));
@@ -262,6 +295,7 @@ static sl_status measure_links(sl_group *group, int rack_nodes, char **text)
     status = write_links(&links, text);
 fail:
     free(links.hosts);
+    free(links.sockets);
     return status;
 }
 
