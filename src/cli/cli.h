@@ -369,6 +369,7 @@ typedef struct cli_plans {
     const sl_train_options *run;
     sl_found_plan *plans; /* [count] the best first */
     int count;
+    sl_plan_helps helps;
     /* Of a run that a log tells of, else NULL: as it is, and what to change in it [change_count].
      */
     sl_found_plan *own, *changes;
@@ -404,25 +405,31 @@ void cli_plan_find_parts(const cli_plan_bar *plan, double parts[CLI_PLAN_PARTS])
 /* "bubble 1.2 ms, update 0.3 ms": what the plan takes longer for than the best, the most first. */
 cli_change_text cli_plan_losses(const cli_plan_bar *best, const cli_plan_bar *plan);
 
-/* What would make a plan's tokens so many times as fast, the most first. */
+/* What would make a plan's tokens so many times as fast. */
 typedef struct cli_plan_help {
     const char *name;
     double gain;
+    bool is_least; /* more is not searched for */
 } cli_plan_help;
 
-enum { CLI_PLAN_HELPS = 4 };
+enum { CLI_PLAN_HELPS = SL_PLAN_HELPS + 2 };
 
-int cli_plan_helps(const cli_plan_bar *plan, cli_plan_help helps[CLI_PLAN_HELPS]);
+/* The most first. What was planned again is there, also where it does not help; of the rest, which
+ * follows from the parts of the step, what does. */
+int cli_plan_helps(const cli_plan_bar *plan, const sl_plan_helps *planned,
+                   cli_plan_help helps[CLI_PLAN_HELPS]);
 
 /* Prints all of that of [count] plans, the best first, and the table of the first; NULL: none. */
-sl_status cli_plan_print_times(const cli_plan_bar *bars, int count, const sl_schedule *table);
+sl_status cli_plan_print_times(const cli_plan_bar *bars, int count, const sl_plan_helps *helps,
+                               const sl_schedule *table);
 
-/* A picture of that, SVG; malloc'ed. `simulation` is the table's, in seconds, and is scaled. */
+/* A picture of that, SVG; malloc'ed. `simulation` is the table's, in seconds, and is scaled;
+ * `which` says of what run of it. */
 sl_status cli_plan_draw(const cli_plan_bar *bars, int count, const sl_schedule *table,
-                        sl_simulation *simulation, char **text);
+                        sl_simulation *simulation, const char *which, char **text);
 
 /* The members of --json that say so; NULL where there is no memory. */
-struct json_t *cli_plan_bars_json(const cli_plan_bar *bars, int count);
+struct json_t *cli_plan_bars_json(const cli_plan_bar *bars, int count, const sl_plan_helps *helps);
 
 /* As --json prints them; malloc'ed. */
 sl_status cli_plans_json(const cli_plans *found, char **text);

@@ -216,7 +216,7 @@ static sl_status search_changes(const sl_train_options *run, const cli_logged_ru
     const sl_plan_search_options search = {.run = run, .measures = measures, .kept = kept};
     SL_TRY(sl_plan_find_changes(run, measures, kept, found->own, found->changes,
                                 &found->change_count));
-    return sl_plan_search(&search, found->plans, &found->count);
+    return sl_plan_search(&search, found->plans, &found->count, &found->helps);
 }
 
 /* By the log of a run, which is read. */
@@ -254,7 +254,7 @@ static sl_status search_by_profile(cli_line *line, settings *parsed, cli_plans *
                                            .kept = find_kept(line),
                                            .batch_tokens = parsed->batch_tokens};
     SL_TRY(find_model(line, parsed));
-    return sl_plan_search(&search, found->plans, &found->count);
+    return sl_plan_search(&search, found->plans, &found->count, &found->helps);
 }
 
 static sl_status plan_cluster(cli_line *line, settings *parsed)

@@ -148,7 +148,7 @@ static sl_status make_json(const sl_cluster_plans *found, const char *path, doub
                              "cut_off", found->is_cut_off, "seed", describe_seed(found->seed));
     cli_plan_bar bars[SL_PLANS_FOUND];
     fill_bars(found, bars);
-    add_members(&root, cli_plan_bars_json(bars, found->count));
+    add_members(&root, cli_plan_bars_json(bars, found->count, &found->helps));
     char *dumped = root ? json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) : NULL;
     json_decref(root);
     if (!dumped || asprintf(text, "%s\n", dumped) < 0)
@@ -274,7 +274,7 @@ static sl_status print_table(const sl_cluster_plans *found, const char *path, do
     json_decref(limit);
     cli_plan_bar bars[SL_PLANS_FOUND];
     fill_bars(found, bars);
-    sl_status status = cli_plan_print_times(bars, found->count, found->table);
+    sl_status status = cli_plan_print_times(bars, found->count, &found->helps, found->table);
     if (!found->table && best->pipeline_ranks > 1)
         printf("\nIts pipeline is not drawn: a table of more than %" PRId64 " actions\n",
                most_drawn);
@@ -287,11 +287,14 @@ static sl_status print_table(const sl_cluster_plans *found, const char *path, do
 static sl_status write_cluster_picture(const char *path, sl_cluster_plans *found)
 {
     cli_plan_bar bars[SL_PLANS_FOUND];
-    char *text;
+    char *text, which[96] = "";
     if (!path)
         return SL_OK;
     fill_bars(found, bars);
-    SL_TRY(cli_plan_draw(bars, found->count, found->table, &found->simulation, &text));
+    if (found->plans[0].draws > 0)
+        snprintf(which, sizeof which,
+                 " (the slowest replica of the first drawn step, seed %" PRIu64 ")", found->seed);
+    SL_TRY(cli_plan_draw(bars, found->count, found->table, &found->simulation, which, &text));
     sl_status status = sl_train_write_output(path, text);
     free(text);
     return status;

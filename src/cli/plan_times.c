@@ -63,30 +63,40 @@ cli_change_text cli_plan_losses(const cli_plan_bar *best, const cli_plan_bar *pl
 
 /* ---- What would help ------------------------------------------------------------------------ */
 
-/* How much faster a token would be; the most first. Of twice the tokens a step, work and what
- * stages lack in balance take twice as long, and the rest as long as before. */
-int cli_plan_helps(const cli_plan_bar *plan, cli_plan_help helps[CLI_PLAN_HELPS])
+/* Less is not said to help. */
+static const double least_gain = 1.01;
+
+static void insert_help(cli_plan_help helps[CLI_PLAN_HELPS], int *count, cli_plan_help help)
 {
+    int place = (*count)++;
+    for (; place > 0 && helps[place - 1].gain < help.gain; place--)
+        helps[place] = helps[place - 1];
+    helps[place] = help;
+}
+
+/* Of twice the tokens a step, work and what stages lack in balance take twice as long, and the rest
+ * as long as before. */
+int cli_plan_helps(const cli_plan_bar *plan, const sl_plan_helps *planned,
+                   cli_plan_help helps[CLI_PLAN_HELPS])
+{
+    static const char *const names[SL_PLAN_HELPS] = {[SL_HELP_LINKS] = "twice the links",
+                                                     [SL_HELP_MEMORY] = "twice the memory",
+                                                     [SL_HELP_FEWER] = "one pipeline rank less"};
     double parts[CLI_PLAN_PARTS], all = plan->costs.seconds;
+    int count = 0;
     cli_plan_find_parts(plan, parts);
     double fixed = parts[CLI_PLAN_BUBBLE] + parts[CLI_PLAN_EXCHANGE] + parts[CLI_PLAN_UPDATE];
-    const cli_plan_help found[CLI_PLAN_HELPS] = {
-        {"twice the tokens a step", all / (all - fixed / 2)},
-        {"an exchange twice as fast", all / (all - parts[CLI_PLAN_EXCHANGE] / 2)},
-        {"stages that are as long as each other", all / (all - parts[CLI_PLAN_IMBALANCE])},
-        {"memory for no recomputation", all / (all - parts[CLI_PLAN_RECOMPUTE])}};
-    int count = 0;
-    for (int i = 0; i < CLI_PLAN_HELPS; i++) {
-        int place = count;
-        if (!(found[i].gain > 1.01))
-            continue;
-        while (place > 0 && helps[place - 1].gain < found[i].gain) {
-            helps[place] = helps[place - 1];
-            place--;
-        }
-        helps[place] = found[i];
-        count++;
-    }
+    const cli_plan_help of_parts[] = {{"twice the tokens a step", all / (all - fixed / 2), false},
+                                      {"stages that are as long as each other",
+                                       all / (all - parts[CLI_PLAN_IMBALANCE]), false}};
+    for (int i = 0; i < SL_PLAN_HELPS; i++)
+        if (planned->gain[i] > 0)
+            insert_help(helps, &count,
+                        (cli_plan_help){names[i], planned->gain[i],
+                                        planned->is_of_shape && i != SL_HELP_FEWER});
+    for (size_t i = 0; i < sizeof of_parts / sizeof *of_parts; i++)
+        if (of_parts[i].gain > least_gain)
+            insert_help(helps, &count, of_parts[i]);
     return count;
 }
 
@@ -129,14 +139,30 @@ static void print_losses(const cli_plan_bar *bars, int count)
     }
 }
 
-static void print_helps(const cli_plan_bar *plan)
+static void print_gains(const cli_plan_help *helps, int first, int end)
+{
+    for (int i = first; i < end; i++)
+        printf("%s%s (%s%.2f times as fast)", i > first ? ", " : "", helps[i].name,
+               helps[i].is_least ? "at least " : "", helps[i].gain);
+    printf("\n");
+}
+
+static void print_helps(const cli_plan_bar *plan, const sl_plan_helps *planned)
 {
     cli_plan_help helps[CLI_PLAN_HELPS];
-    int count = cli_plan_helps(plan, helps);
-    printf("\nWhat would help most: %s", count > 0 ? "" : "faster devices, and nothing else");
-    for (int i = 0; i < count; i++)
-        printf("%s%s (%.2f times as fast)", i > 0 ? ", " : "", helps[i].name, helps[i].gain);
-    printf("\n");
+    int count = cli_plan_helps(plan, planned, helps), helping = 0;
+    while (helping < count && helps[helping].gain > least_gain)
+        helping++;
+    printf("\nWhat would help most: %s", helping > 0 ? "" : "faster devices, and nothing else");
+    print_gains(helps, 0, helping);
+    if (helping < count) {
+        printf("What would not help: ");
+        print_gains(helps, helping, count);
+    }
+    if (planned->is_of_shape)
+        printf(
+            "There are too many layouts to search all of them again: with other links and memory, "
+            "those with the replicas and pipeline ranks of the first plan were\n");
 }
 
 /* Lines that are too long are cut. */
@@ -155,11 +181,12 @@ static sl_status print_drawing(const sl_schedule *table)
     return SL_OK;
 }
 
-sl_status cli_plan_print_times(const cli_plan_bar *bars, int count, const sl_schedule *table)
+sl_status cli_plan_print_times(const cli_plan_bar *bars, int count, const sl_plan_helps *helps,
+                               const sl_schedule *table)
 {
     print_losses(bars, count);
     print_bar(&bars[0]);
-    print_helps(&bars[0]);
+    print_helps(&bars[0], helps);
     return table && sl_schedule_ranks(table) > 1 ? print_drawing(table) : SL_OK;
 }
 
@@ -215,7 +242,7 @@ static void scale_simulation(sl_simulation *simulation)
 /* `pipeline` is the picture of the first one's table, which becomes a part of this one; NULL: none.
  */
 static sl_status draw_all(const cli_plan_bar *bars, int count, const char *pipeline, int ranks,
-                          char **text)
+                          const char *which, char **text)
 {
     size_t bytes;
     int below = TOP + count * ROW + 8, height = below + (pipeline ? (ranks + 1) * ROW + 32 : 0);
@@ -233,15 +260,15 @@ static sl_status draw_all(const cli_plan_bar *bars, int count, const char *pipel
     draw_bars(file, bars, count);
     if (pipeline)
         fprintf(file,
-                "<text x=\"8\" y=\"%d\">The pipeline of plan 1, in milliseconds:</text>\n"
+                "<text x=\"8\" y=\"%d\">The pipeline of plan 1%s, in milliseconds:</text>\n"
                 "<g transform=\"translate(0 %d)\">%s</g>\n",
-                below + 12, below + 20, pipeline);
+                below + 12, which, below + 20, pipeline);
     fputs("</svg>\n", file);
     return fclose(file) == 0 ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory for a picture");
 }
 
 sl_status cli_plan_draw(const cli_plan_bar *bars, int count, const sl_schedule *table,
-                        sl_simulation *simulation, char **text)
+                        sl_simulation *simulation, const char *which, char **text)
 {
     char *pipeline = NULL;
     *text = NULL;
@@ -249,7 +276,8 @@ sl_status cli_plan_draw(const cli_plan_bar *bars, int count, const sl_schedule *
         scale_simulation(simulation);
         SL_TRY(sl_schedule_svg(table, simulation, &pipeline));
     }
-    sl_status status = draw_all(bars, count, pipeline, table ? sl_schedule_ranks(table) : 0, text);
+    int ranks = table ? sl_schedule_ranks(table) : 0;
+    sl_status status = draw_all(bars, count, pipeline, ranks, which, text);
     free(pipeline);
     return status;
 }

@@ -149,20 +149,21 @@ static json_t *describe_times(const cli_plan_bar *bars, int count)
     return list;
 }
 
-static json_t *describe_helps(const cli_plan_bar *plan)
+static json_t *describe_helps(const cli_plan_bar *plan, const sl_plan_helps *planned)
 {
     cli_plan_help helps[CLI_PLAN_HELPS];
     json_t *list = json_array();
-    int count = cli_plan_helps(plan, helps);
+    int count = cli_plan_helps(plan, planned, helps);
     for (int i = 0; i < count; i++)
-        append(&list, json_pack("{s:s, s:f}", "what", helps[i].name, "gain", helps[i].gain));
+        append(&list, json_pack("{s:s, s:f, s:b}", "what", helps[i].name, "gain", helps[i].gain,
+                                "at_least", helps[i].is_least));
     return list;
 }
 
-json_t *cli_plan_bars_json(const cli_plan_bar *bars, int count)
+json_t *cli_plan_bars_json(const cli_plan_bar *bars, int count, const sl_plan_helps *helps)
 {
     return json_pack("{s:o, s:o}", "time_ms", describe_times(bars, count), "helps",
-                     describe_helps(&bars[0]));
+                     describe_helps(&bars[0], helps));
 }
 
 static void fill_bars(const cli_plans *found, cli_plan_bar bars[SL_PLANS_FOUND])
@@ -191,7 +192,7 @@ sl_status cli_plans_json(const cli_plans *found, char **text)
     for (int i = 0; i < found->count; i++)
         append(&list, describe_plan(&found->plans[i]));
     json_t *root = json_pack("{s:o}", "plans", list);
-    add_members(&root, cli_plan_bars_json(bars, found->count));
+    add_members(&root, cli_plan_bars_json(bars, found->count, &found->helps));
     if (found->own)
         add_members(&root, describe_changes(found));
     char *dumped = root ? json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) : NULL;
@@ -258,7 +259,7 @@ static sl_status print_times(const cli_plans *found)
     sl_simulation simulation;
     fill_bars(found, bars);
     SL_TRY(sl_found_plan_simulate(&found->plans[0], &table, &simulation));
-    sl_status status = cli_plan_print_times(bars, found->count, table);
+    sl_status status = cli_plan_print_times(bars, found->count, &found->helps, table);
     sl_simulation_clear(&simulation);
     sl_schedule_destroy(&table);
     return status;
@@ -293,7 +294,7 @@ sl_status cli_plans_draw(const cli_plans *found, char **text)
     *text = NULL;
     fill_bars(found, bars);
     SL_TRY(sl_found_plan_simulate(&found->plans[0], &table, &simulation));
-    sl_status status = cli_plan_draw(bars, found->count, table, &simulation, text);
+    sl_status status = cli_plan_draw(bars, found->count, table, &simulation, "", text);
     sl_simulation_clear(&simulation);
     sl_schedule_destroy(&table);
     return status;

@@ -72,6 +72,13 @@ uint64_t sli_resident_memory(void)
     return resident > of_files ? (resident - of_files) * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
 }
 
+uint64_t sli_resident_files(void)
+{
+    uint64_t resident, of_files;
+    read_resident(&resident, &of_files);
+    return of_files * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
 uint64_t sli_resident_memory_with_files(void)
 {
     uint64_t resident, of_files;

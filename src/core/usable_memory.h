@@ -20,7 +20,9 @@ uint64_t sli_available_memory(const char *root);
 
 /* Bytes of the process's pages in memory that are not a file's; 0 where that cannot be read. */
 uint64_t sli_resident_memory(void);
-/* With those of files, the program itself among them. */
+/* And those that are: code, and files that are mapped. */
+uint64_t sli_resident_files(void);
+/* Both. */
 uint64_t sli_resident_memory_with_files(void);
 
 /* A limit that several allocators share. */

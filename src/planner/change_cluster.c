@@ -1,4 +1,4 @@
-/* A cluster with other links, nodes or failures than its file says. */
+/* A cluster with other links, memory, nodes or failures than its file says. */
 #include "planner/cluster.h"
 
 #include "core/error.h"
@@ -22,6 +22,13 @@ static void change_links(sli_cluster *cluster, double factor)
     for (int level = 0; level < SLI_LEVELS; level++)
         cluster->links[level].seconds_per_byte /= factor;
     scale_inputs(cluster, "links.", ".bytes_per_s", factor);
+}
+
+static void change_memory(sli_cluster *cluster, double factor)
+{
+    for (int i = 0; i < cluster->kind_count; i++)
+        cluster->kinds[i].memory_bytes *= factor;
+    scale_inputs(cluster, "nodes[", ".memory_bytes", factor);
 }
 
 static sl_status change_nodes(sli_cluster *cluster, int nodes)
@@ -54,13 +61,15 @@ static sl_status change_failures(sli_cluster *cluster, double factor)
 
 sl_status sli_cluster_change(sli_cluster *cluster, const sl_cluster_change *change)
 {
-    if (!(change->links >= 0 && change->failures >= 0 && change->nodes >= 0))
+    if (!(change->links >= 0 && change->memory >= 0 && change->failures >= 0 && change->nodes >= 0))
         return sl_error(SL_ERR_INVALID,
-                        "changes of a cluster must not be negative, got links %g, failures %g, "
-                        "nodes %d",
-                        change->links, change->failures, change->nodes);
+                        "changes of a cluster must not be negative, got links %g, memory %g, "
+                        "failures %g, nodes %d",
+                        change->links, change->memory, change->failures, change->nodes);
     if (change->links > 0)
         change_links(cluster, change->links);
+    if (change->memory > 0)
+        change_memory(cluster, change->memory);
     if (change->failures > 0)
         SL_TRY(change_failures(cluster, change->failures));
     return change->nodes > 0 ? change_nodes(cluster, change->nodes) : SL_OK;

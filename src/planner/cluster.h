@@ -212,12 +212,6 @@ sl_status sli_search_cluster(const sli_cluster_job *job, const sli_cluster *clus
 sl_status sli_cluster_recut(const sli_cluster_job *job, const sli_cluster *cluster,
                             sli_found_layout *found);
 
-/* The table of a layout that was found, and its simulation in seconds; both are to be freed. NULL
- * and nothing, where the table has more than `most` actions. */
-sl_status sli_cluster_simulate(const sli_cluster_job *job, const sli_cluster *cluster,
-                               const sli_found_layout *found, int64_t most, sl_schedule **table,
-                               sl_simulation *simulation);
-
 /* Modules cut into stages, stage s having balance[s] of them, so that the largest sum of a stage's
  * `costs` [modules] is as small as can be. There are at least as many modules as stages. */
 void sli_cut_evenly(const double *costs, int modules, int stages, int *balance);

@@ -114,12 +114,17 @@ static int find_slowest(const rank_work *work, const sli_device_grid *grid, cons
 
 /* ---- Steps ---------------------------------------------------------------------------------- */
 
-sl_status sli_time_replica(sli_found_table *table, const int *balance, int replica,
-                           const double *factors, sl_step_costs *out)
+static void scale_replica(sli_found_table *table, int replica, const double *factors)
 {
     for (int rank = 0; rank < table->grid.pipeline_ranks; rank++)
         sli_timed_table_scale(&table->timed, rank,
                               factors[sli_devices_find(&table->grid, replica, rank)]);
+}
+
+sl_status sli_time_replica(sli_found_table *table, const int *balance, int replica,
+                           const double *factors, sl_step_costs *out)
+{
+    scale_replica(table, replica, factors);
     return sli_layout_time_step(&table->timed.layout, &table->timed.speed, balance, out);
 }
 
@@ -194,5 +199,52 @@ sl_status sli_draw_step(const sli_cluster_job *job, const sli_cluster *cluster,
 fail:
     free(work.busy);
     sli_found_table_close(&table);
+    return status;
+}
+
+/* Gives the table's ranks the times of the slowest replica of the first draw. */
+static sl_status scale_slowest(sli_found_table *table, const int *balance, uint64_t seed)
+{
+    int used = table->grid.replicas * table->grid.pipeline_ranks;
+    rank_work work = {0};
+    double *factors = calloc((size_t)used, sizeof *factors);
+    sl_status status;
+    SLI_TRY_OR_FAIL(factors ? SL_OK : sli_no_memory(NULL, "the times of %d devices", used));
+    SLI_TRY_OR_FAIL(find_work(table, balance, &work));
+    sli_draw_factors(&table->search.devices, used, seed, 0, factors);
+    scale_replica(table, find_slowest(&work, &table->grid, factors), factors);
+fail:
+    free(work.busy);
+    free(factors);
+    return status;
+}
+
+static sl_status simulate_first(sli_found_table *table, const int *balance, bool is_drawn,
+                                uint64_t seed, sl_simulation *out)
+{
+    if (is_drawn)
+        SL_TRY(scale_slowest(table, balance, seed));
+    const sl_partition_costs costs =
+        sli_layout_partition_costs(&table->timed.layout, &table->timed.speed);
+    return sl_partition_simulate(&costs, balance, out);
+}
+
+sl_status sli_draw_table(const sli_cluster_job *job, const sli_cluster *cluster,
+                         const sli_found_layout *found, uint64_t seed, int64_t most,
+                         sl_schedule **table, sl_simulation *simulation)
+{
+    sli_found_table opened;
+    bool is_drawn = sli_cluster_has_jitter(cluster);
+    *simulation = (sl_simulation){0};
+    *table = NULL;
+    sl_status status = sli_found_table_open(job, cluster, found, is_drawn, &opened);
+    if (status == SL_OK && opened.timed.table && opened.actions <= most) {
+        status = simulate_first(&opened, found->balance, is_drawn, seed, simulation);
+        if (status == SL_OK) {
+            *table = opened.timed.table;
+            opened.timed.table = NULL;
+        }
+    }
+    sli_found_table_close(&opened);
     return status;
 }

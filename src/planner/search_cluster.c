@@ -424,24 +424,3 @@ fail:
     sli_found_table_close(&opened);
     return status;
 }
-
-sl_status sli_cluster_simulate(const sli_cluster_job *job, const sli_cluster *cluster,
-                               const sli_found_layout *found, int64_t most, sl_schedule **table,
-                               sl_simulation *simulation)
-{
-    sli_found_table opened;
-    *simulation = (sl_simulation){0};
-    *table = NULL;
-    sl_status status = sli_found_table_open(job, cluster, found, false, &opened);
-    if (status == SL_OK && opened.timed.table && opened.actions <= most) {
-        const sl_partition_costs costs =
-            sli_layout_partition_costs(&opened.timed.layout, &opened.timed.speed);
-        status = sl_partition_simulate(&costs, found->balance, simulation);
-        if (status == SL_OK) {
-            *table = opened.timed.table;
-            opened.timed.table = NULL;
-        }
-    }
-    sli_found_table_close(&opened);
-    return status;
-}

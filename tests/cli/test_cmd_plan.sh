@@ -29,7 +29,10 @@ found = json.load(open("plans.json"))
 assert len(found["time_ms"]) == len(found["plans"]), found
 for plan, times in zip(found["plans"], found["time_ms"]):
     assert abs(sum(times.values()) / plan["step_ms"] - 1) < 1e-6 and min(times.values()) > -1e-9, (plan, times)
-assert all(help["gain"] > 1 for help in found["helps"]), found' || fail "--json: times that are not those of the steps"
+gains = {help["what"]: help["gain"] for help in found["helps"]}
+assert list(gains.values()) == sorted(gains.values(), reverse=True) and min(gains.values()) > 0, gains
+assert {"twice the links", "twice the memory"} <= set(gains), gains
+assert all(not help["at_least"] for help in found["helps"]), found' || fail "--json: times that are not those of the steps"
 for ((i = 0; i < count; i++)); do
     mapfile -t words < <(python3 -c 'import json, sys
 print("\n".join(json.load(open("plans.json"))["plans"][int(sys.argv[1])]["options"]))' "$i")
@@ -220,12 +223,18 @@ python3 -c 'import json
 found = json.load(open("planned.json"))
 for plan, times in zip(found["plans"], found["time_ms"]):
     assert abs(sum(times.values()) / plan["step_ms"] - 1) < 1e-6, (plan, times)
-assert all(help["gain"] > 1 for help in found["helps"]), found' || fail "--cluster: times that are not those of the steps"
+gains = {help["what"]: help["gain"] for help in found["helps"]}
+assert list(gains.values()) == sorted(gains.values(), reverse=True) and min(gains.values()) > 0, gains
+assert {"twice the links", "twice the memory"} <= set(gains), gains
+assert all(not help["at_least"] for help in found["helps"]), found' || fail "--cluster: times that are not those of the steps"
 "$program" plan "${model[@]}" --ntokens 50 --batch-tokens 64 --cluster cluster.json --dp 1 --pp 2 --schedule gpipe --chunks 2 --svg plan.svg >out 2>err ||
     fail "--cluster --svg: status $?"
 grep -q "^  0F1 0F0 ... " out || grep -q "^  0F0 0F1 ... " out || fail "--cluster --svg: no drawing of the pipeline"
 grep -qE "^  \\[#+[r.=+-]*\\]$" out || fail "--cluster --svg: no bar of a step"
 grep -q "^What would help most: " out || fail "--cluster --svg: no word of what would help"
+grep -qE "^What would (not help|help most): .*twice the links \([0-9.]+ times as fast\)" out || fail "--cluster --svg: no gain of links"
+grep -q "The pipeline of plan 1 (the slowest replica of the first drawn step, seed 1), in milliseconds:" plan.svg ||
+    fail "--cluster --svg: no word of whose times are drawn"
 python3 -c 'import xml.etree.ElementTree as tree
 titles = [title.text for title in tree.parse("plan.svg").iter("{http://www.w3.org/2000/svg}title")]
 assert any(title.startswith("compute: ") for title in titles), titles

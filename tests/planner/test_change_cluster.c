@@ -28,14 +28,16 @@ static void changes_are_in_the_cluster_and_its_list(void **state)
 {
     sli_cluster cluster;
     open_cluster(text, &cluster);
-    check_ok(
-        sli_cluster_change(&cluster, &(sl_cluster_change){.links = 2, .nodes = 6, .failures = 4}));
+    check_ok(sli_cluster_change(
+        &cluster, &(sl_cluster_change){.links = 2, .memory = 3, .nodes = 6, .failures = 4}));
     assert_int_equal(cluster.devices, 24);
     assert_int_equal(cluster.kinds[0].count, 6);
     assert_float_equal(cluster.links[SLI_LEVEL_NODE].seconds_per_byte, 1.0 / 16, 1e-12);
     assert_float_equal(cluster.links[SLI_LEVEL_NODE].seconds, 1, 0);
     assert_float_equal(cluster.links[SLI_LEVEL_SPINE].seconds_per_byte, 1 / 2.5e9, 1e-15);
     assert_float_equal(cluster.mtbf_s, 250, 1e-9);
+    assert_float_equal(cluster.kinds[0].memory_bytes, 6e9, 0);
+    assert_float_equal(find_input(&cluster, "nodes[0].memory_bytes"), 6e9, 0);
     assert_float_equal(find_input(&cluster, "nodes[0].count"), 6, 0);
     assert_float_equal(find_input(&cluster, "nodes[0].devices"), 4, 0);
     assert_float_equal(find_input(&cluster, "links.node.bytes_per_s"), 16, 0);
@@ -70,7 +72,8 @@ static void impossible_changes_are_refused(void **state)
                  {text,
                   {.nodes = 100000},
                   "at most 100000 nodes and 131072 devices, got 100000 nodes of 4"},
-                 {text, {.links = -1}, "must not be negative, got links -1"}};
+                 {text, {.links = -1}, "must not be negative, got links -1"},
+                 {text, {.memory = -2}, "got links 0, memory -2"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         sli_cluster cluster;
         open_cluster(cases[i].of, &cluster);

@@ -106,6 +106,59 @@ static void drawn_steps_are_those_of_all_replicas(void **state)
     }
 }
 
+/* The longest pipeline of a replica in the first draw. */
+static double find_longest(const sli_cluster_job *job, const sli_cluster *cluster,
+                           const sli_found_layout *found, uint64_t seed)
+{
+    sli_found_table table;
+    sl_step_costs costs;
+    double factors[DEVICES], longest = 0;
+    const sli_candidate *candidate = &found->candidate;
+    check_ok(sli_found_table_open(job, cluster, found, true, &table));
+    sli_draw_factors(&table.search.devices, candidate->replicas * candidate->pipeline_ranks, seed,
+                     0, factors);
+    for (int replica = 0; replica < candidate->replicas; replica++) {
+        check_ok(sli_time_replica(&table, found->balance, replica, factors, &costs));
+        longest = fmax(longest, costs.pipeline);
+    }
+    sli_found_table_close(&table);
+    return longest;
+}
+
+/* A table is drawn with the times of the slowest replica; without jitter with its own. A table that
+ * is too large is none. */
+static void drawn_table_is_that_of_the_first_draw(void **state)
+{
+    static const char *const jitters[] = {"", "\"spread\": 0.05"};
+    static sli_found_layout found[WANTED];
+    SCOPED(sl_module) *model = make_model(LAYERS);
+    const sli_cluster_job job = make_job(model);
+    const uint64_t seed = (uint64_t)test_seed(22);
+    for (int i = 0; i < 2; i++) {
+        sli_cluster cluster;
+        sli_cluster_search counts;
+        sli_search search = {.wanted = WANTED, .found = found};
+        make_cluster(jitters[i], "cpu", &cluster);
+        check_ok(sli_search_cluster(&job, &cluster, &search, &counts));
+        for (int k = 0; k < search.count; k++) {
+            SCOPED(sl_schedule) *table = NULL;
+            sl_simulation simulation;
+            double expected =
+                i == 0 ? found[k].costs.pipeline : find_longest(&job, &cluster, &found[k], seed);
+            check_ok(sli_draw_table(&job, &cluster, &found[k], seed, 1 << 20, &table, &simulation));
+            assert_int_equal(sl_schedule_ranks(table), found[k].candidate.pipeline_ranks);
+            assert_float_equal(simulation.makespan / expected, 1, i == 0 ? 1e-9 : 0.01);
+            sl_simulation_clear(&simulation);
+        }
+        sl_schedule *none;
+        sl_simulation nothing;
+        check_ok(sli_draw_table(&job, &cluster, &found[0], seed, 1, &none, &nothing));
+        assert_null(none);
+        assert_int_equal(nothing.entry_count, 0);
+        sli_cluster_clear(&cluster);
+    }
+}
+
 static void slow_nodes_are_as_many_as_the_file_says(void **state)
 {
     enum { DRAWS = 2000 };
@@ -179,6 +232,7 @@ int jitter_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(drawn_steps_are_those_of_all_replicas),
+        cmocka_unit_test(drawn_table_is_that_of_the_first_draw),
         cmocka_unit_test(slow_nodes_are_as_many_as_the_file_says),
         cmocka_unit_test(spread_is_that_of_the_draws),
         cmocka_unit_test(seeds_decide_the_steps),

@@ -146,7 +146,7 @@ static void frozen_modules_of_one_stage_have_no_backward(void **state)
     run.pipeline_ranks = run.balance_count = 1;
     run.balance[0] = LAYERS + 2;
     check_ok(sl_plan_search(&(sl_plan_search_options){.run = &run, .measures = &measures}, plans,
-                            &count));
+                            &count, NULL));
     for (int i = 0; i < count; i++) {
         const sl_found_plan *plan = &plans[i];
         double ahead = 0, back = 0;
@@ -218,7 +218,7 @@ static void search_by_measures_keeps_what_was_not_measured(void **state)
     const sl_run_measures measures = measures_of(0);
     int count;
     check_ok(sl_plan_search(&(sl_plan_search_options){.run = &run, .measures = &measures}, plans,
-                            &count));
+                            &count, NULL));
     assert_int_equal(count, SL_PLANS_FOUND);
     assert_int_equal(plans[0].options.pipeline_ranks, 1);
     for (int i = 0; i < count; i++)

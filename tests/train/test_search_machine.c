@@ -1,70 +1,9 @@
 /* Plans for machines that are made by hand. */
-#include "train/plan/search_machine.h"
-
-#include "support/check.h"
+#include "made_machine.h"
 
 #include <math.h>
 #include <string.h>
 #include <sys/resource.h>
-
-enum { MODULES = 6 };
-
-/* A machine whose modules take these seconds for a row on one of its devices, and the same divided
- * by its cores where one device has them all. */
-typedef struct made_machine {
-    double seconds_of_row[MODULES];
-    double reduce_seconds;
-    int timed; /* calls of time_modules */
-    int64_t most_rows;
-} made_machine;
-
-static sl_status time_modules(void *context, int devices, int64_t rows, sl_module_profile *out)
-{
-    made_machine *made = context;
-    made->timed++;
-    made->most_rows = rows > made->most_rows ? rows : made->most_rows;
-    for (int i = 0; i < MODULES; i++) {
-        double unit = (double)rows * made->seconds_of_row[i] / (devices == 1 ? 1.6 : 1);
-        out[i] = (sl_module_profile){unit, 2 * unit, unit, unit, 0};
-    }
-    return SL_OK;
-}
-
-static sl_status time_update(void *context, int devices, double *seconds_per_byte)
-{
-    *seconds_per_byte = 0;
-    return SL_OK;
-}
-
-static sl_status time_exchange(void *context, int replicas, sl_link_cost *reduce,
-                               sl_link_cost *gather)
-{
-    const made_machine *made = context;
-    *reduce = (sl_link_cost){made->reduce_seconds, 0};
-    *gather = (sl_link_cost){made->reduce_seconds, 0};
-    return SL_OK;
-}
-
-static sli_machine machine_of(made_machine *made)
-{
-    return (sli_machine){.context = made,
-                         .cores = 2,
-                         .host_bytes = (uint64_t)1 << 40,
-                         .time_modules = time_modules,
-                         .time_update = time_update,
-                         .time_exchange = time_exchange};
-}
-
-static sl_train_options options_of_model(void)
-{
-    sl_train_options options;
-    sl_train_options_default(&options);
-    options.model = (sl_model_options){
-        .ntokens = 50, .emsize = 16, .nhid = 16, .nhead = 2, .nlayers = MODULES - 2, .context = 8};
-    options.bptt = 8;
-    options.batch_size = options.eval_batch_size = 16;
-    return options;
-}
 
 /* A plan's own table takes as long as the search has said. */
 static void check_simulation(const sl_found_plan *plan)
@@ -206,6 +145,10 @@ static void given_options_are_kept(void **state)
     count = search(&made, &run, SL_KEEP_SCHEDULE | SL_KEEP_PIPELINE_RANKS, 0, plans);
     assert_int_equal(count, 1);
     assert_string_equal(plans[0].options.schedule, "1f1b");
+    run.replicas = run.chunks = 0; /* open */
+    search(&made, &run, SL_KEEP_REPLICAS | SL_KEEP_CHUNKS, 0, plans);
+    assert_int_equal(plans[0].options.replicas, 2);
+    run.chunks = 4;
     run.replicas = 4; /* more than there are cores */
     run.pipeline_ranks = 1;
     search(&made, &run, SL_KEEP_REPLICAS | SL_KEEP_PIPELINE_RANKS, 0, plans);

@@ -69,7 +69,7 @@ typedef struct sl_plan_search_options {
     const sl_run_measures *measures; /* of a run with the options `run`, in which nothing is left
                                         open and the balance is explicit: nothing is profiled or
                                         read; borrowed. NULL: this machine is profiled */
-    unsigned kept;                   /* sl_plan_kept */
+    unsigned kept;                   /* sl_plan_kept; what the run leaves open is searched */
     int64_t batch_tokens; /* tokens of a step, the same in all plans: a multiple of bptt; 0: those
                              of batch_size rows of each of `shards` (0: 1) */
     /* For a cluster: */
@@ -77,8 +77,25 @@ typedef struct sl_plan_search_options {
     int64_t most_drawn;       /* the first plan's table is wanted as well, if it has at most so many
                                  actions; 0: no */
     double tokens;            /* of the whole training, for its failures; 0: those of 30 days */
-    bool best_only;           /* the first plan is wanted alone, without its simulated_interval_s */
+    bool best_only;           /* the first plan is wanted alone, without its simulated_interval_s,
+                                 and what would help it is not */
 } sl_plan_search_options;
+
+/* What would train more tokens than the first plan: a search for a machine that has more of
+ * something, or the plan itself with one pipeline rank less. */
+typedef enum sl_plan_help {
+    SL_HELP_LINKS,  /* all links have twice the bytes per second, and the same latency */
+    SL_HELP_MEMORY, /* every device, or this host, has twice the memory */
+    SL_HELP_FEWER,  /* one pipeline rank less, with otherwise the same options, cut anew */
+    SL_PLAN_HELPS
+} sl_plan_help;
+
+typedef struct sl_plan_helps {
+    double gain[SL_PLAN_HELPS]; /* how many times as many tokens a day, of a cluster with its
+                                   failures; 0: there is no such layout that fits */
+    bool is_of_shape; /* links and memory: so many times at least, as the search, which has too many
+                         layouts, was for the replicas and pipeline ranks of the first plan alone */
+} sl_plan_helps;
 
 /* The bytes are enough for the names of as many devices as a list can have. */
 enum { SL_PLANS_FOUND = 5, SL_PLAN_DEVICES_BYTES = 8192 };
@@ -111,11 +128,14 @@ typedef struct sl_found_plan {
  * shards, rows and ZeRO are kept, and there are no more ranks or replicas than it had, since these
  * were not measured. Its devices must be CPUs' cores, of one host.
  *
+ * *helps gets what would help the first plan, which are two or three more searches; NULL: that is
+ * not wanted. The links of a machine are those between replicas.
+ *
  * Errors: SL_ERR_MEMORY where no layout fits: what the smallest needs, and what there is;
  * SL_ERR_INVALID or SL_ERR_UNSUPPORTED where no layout has these options: why the last one that was
  * tried has not; those of reading the data and of sl_profile_modules. */
 sl_status sl_plan_search(const sl_plan_search_options *options, sl_found_plan plans[SL_PLANS_FOUND],
-                         int *count);
+                         int *count, sl_plan_helps *helps);
 
 /* The table of an accumulation step of a plan that was found, as it runs, and the simulation of it;
  * both are to be freed. Errors: those of sl_plan_create. */
@@ -166,9 +186,10 @@ typedef struct sl_cluster_plans {
                                               of another shape, which is there with its shortest
                                               step */
     int count;
-    sl_schedule *table;       /* of the first, as far as it is wanted; NULL: it is not */
-    sl_simulation simulation; /* of it, in seconds */
-    int nodes;                /* of the cluster, also where it has no plan */
+    sl_schedule *table; /* of the first, as far as it is wanted; NULL: it is not */
+    sl_simulation
+        simulation; /* of it, in seconds: of the slowest replica of the first drawn step */
+    int nodes;      /* of the cluster, also where it has no plan */
     sl_cluster_input *inputs; /* [input_count] the numbers that they follow from */
     size_t input_count;
     int64_t layouts;   /* that were bounded */
@@ -177,6 +198,7 @@ typedef struct sl_cluster_plans {
     bool is_cut_off;   /* more shapes than were ordered could be among the best: those with the
                           shortest steps were */
     uint64_t seed;     /* of what is drawn, jitter and failures: the run's */
+    sl_plan_helps helps;
 } sl_cluster_plans;
 
 /* Searches the best plans of the run `options->run` on the cluster that the file `path` describes

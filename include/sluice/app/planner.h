@@ -97,6 +97,7 @@ typedef struct sl_failure_plan {
 /* How a cluster differs from its file. A field of 0 changes nothing. */
 typedef struct sl_cluster_change {
     double links;    /* every level's bytes_per_s is so many times as large */
+    double memory;   /* each device's memory_bytes is so many times as large */
     int nodes;       /* that it has, all of one kind */
     double failures; /* a node fails so many times as often */
 } sl_cluster_change;

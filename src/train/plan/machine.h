@@ -22,6 +22,7 @@ typedef struct sli_machine {
     uint64_t host_bytes;      /* of memory */
     int64_t process_bytes;    /* that a run has before its model: the program and the text */
     double activation_factor; /* as in sli_layout */
+    double links_factor;      /* of the bytes per second between replicas; 0: 1 */
     double one_rank_factor;   /* of the modules' times where one rank of one replica has all cores;
                                  0: 1 */
     /* The modules with a micro-batch of so many rows. */

@@ -3,12 +3,10 @@
 #include "train/plan/search_machine.h"
 
 #include "core/error.h"
-#include "core/usable_memory.h"
 #include "device/device.h"
 #include "nn/module.h"
 #include "nn/split_head.h"
-#include "text/rows.h"
-#include "train/loop/run.h"
+#include "train/plan/plan.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -27,9 +25,21 @@ typedef struct machine_search {
     sli_error_copy reason; /* why the last candidate that is no layout is none */
 } machine_search;
 
+bool sli_plan_keeps(const sl_plan_search_options *options, const sl_train_options *run,
+                    sl_plan_kept option)
+{
+    bool is_open = (option == SL_KEEP_REPLICAS && run->replicas < 1) ||
+                   (option == SL_KEEP_PIPELINE_RANKS && run->pipeline_ranks < 1) ||
+                   (option == SL_KEEP_SCHEDULE && !run->schedule) ||
+                   (option == SL_KEEP_CHUNKS && run->chunks < 1) ||
+                   (option == SL_KEEP_SHARDS && run->shards < 1) ||
+                   (option == SL_KEEP_BATCH_SIZE && run->batch_size < 1);
+    return (options->kept & option) != 0 && !is_open;
+}
+
 static bool is_kept(const machine_search *search, sl_plan_kept option)
 {
-    return (search->options->kept & option) != 0;
+    return sli_plan_keeps(search->options, search->run, option);
 }
 
 /* ---- A candidate's options ------------------------------------------------------------------ */
@@ -107,6 +117,15 @@ static int count_devices(const sli_candidate *candidate)
     return candidate->replicas * (candidate->shares_cores ? 1 : candidate->pipeline_ranks);
 }
 
+static sl_status time_exchange(const sli_machine *machine, int replicas, sli_layout_speed *speed)
+{
+    double links = machine->links_factor > 0 ? machine->links_factor : 1;
+    SL_TRY(machine->time_exchange(machine->context, replicas, &speed->reduce, &speed->gather));
+    speed->reduce.seconds_per_byte /= links;
+    speed->gather.seconds_per_byte /= links;
+    return SL_OK;
+}
+
 static sl_status time_layout(const machine_search *search, const sli_candidate *candidate,
                              const sl_plan *plan, sl_module_profile *times, sli_layout_speed *speed)
 {
@@ -120,9 +139,7 @@ static sl_status time_layout(const machine_search *search, const sli_candidate *
         for (int i = 0; i < sl_module_child_count(search->model); i++)
             scale_profile(&times[i], machine->one_rank_factor);
     SL_TRY(machine->time_update(machine->context, devices, &speed->update_per_byte));
-    return candidate->replicas > 1 ? machine->time_exchange(machine->context, candidate->replicas,
-                                                            &speed->reduce, &speed->gather)
-                                   : SL_OK;
+    return candidate->replicas > 1 ? time_exchange(machine, candidate->replicas, speed) : SL_OK;
 }
 
 /* `balance` NULL: by time. */
@@ -410,104 +427,4 @@ sl_status sli_plan_search_machine(const sl_plan_search_options *options,
 fail:
     sl_module_destroy(&model);
     return status;
-}
-
-/* Of documents that are all as long, attention takes as much time; 0: rows are not packed. */
-static int64_t length_of_documents(const sli_rows_task *rows)
-{
-    double tokens = 0, squares = 0;
-    for (int i = 0; i < rows->count; i++)
-        if (rows->sources[i].rows[SL_SPLIT_TRAIN]->numbers)
-            sli_rows_count_documents(rows->sources[i].rows[SL_SPLIT_TRAIN], &tokens, &squares);
-    return tokens > 0 ? llround(squares / tokens) : 0;
-}
-
-/* What the data say of the model and of rows, as a run in one rank finds it, and what that has in
- * memory. */
-static sl_status read_data(const sl_plan_search_options *options, sl_train_options *out,
-                           int64_t *document_tokens, int64_t *process_bytes)
-{
-    sl_run *run;
-    sl_train_options one = *out;
-    *document_tokens = 0;
-    *process_bytes = (int64_t)sli_resident_memory_with_files();
-    if (!one.data)
-        return SL_OK;
-    one.replicas = one.pipeline_ranks = one.virtual_stages = one.shards = 1;
-    one.schedule = NULL;
-    one.table = NULL;
-    one.placement = one.devices = NULL;
-    one.balance_kind = SL_BALANCE_LAYERS;
-    one.zero = one.nccl = false;
-    one.chunks = one.accumulate = 0;
-    one.force = true;
-    if (options->batch_tokens > 0)
-        one.batch_size = 1;
-    SL_TRY(sl_run_create(&one, NULL, NULL, NULL, 0, &run));
-    out->model = sl_run_plan(run)->options.model;
-    out->bptt = sl_run_plan(run)->options.bptt;
-    *document_tokens = length_of_documents(&run->rows_of_ids);
-    *process_bytes = (int64_t)sli_resident_memory_with_files();
-    sl_run_destroy(&run);
-    return SL_OK;
-}
-
-static int64_t loaded_bytes(void)
-{
-    return (int64_t)(sli_resident_memory_with_files() - sli_resident_memory());
-}
-
-/* A training loads what the profile has loaded: the libraries' code for products. */
-static void add_loaded(int64_t bytes, sl_found_plan *plans, int count)
-{
-    for (int i = 0; i < count && bytes > 0; i++)
-        plans[i].memory_bytes += bytes;
-}
-
-static sl_status search_by_profile(const sl_plan_search_options *options, sl_found_plan *plans,
-                                   int *count)
-{
-    sl_train_options run = *options->run;
-    sli_machine machine = {0};
-    if (run.task)
-        return sl_error(SL_ERR_UNSUPPORTED, "plans are searched for language models, not for a "
-                                            "task's");
-    SL_TRY(sli_train_options_check_values(&run));
-    int64_t document_tokens, process_bytes;
-    SL_TRY(read_data(options, &run, &document_tokens, &process_bytes));
-    const int64_t loaded = loaded_bytes();
-    SL_TRY(sli_machine_open(&run, document_tokens, &machine));
-    machine.host_bytes = sl_usable_memory();
-    machine.process_bytes = process_bytes;
-    sl_status status = sli_plan_search_machine(options, &run, &machine, plans, count);
-    add_loaded(loaded_bytes() - loaded, plans, *count);
-    sli_machine_close(&machine);
-    return status;
-}
-
-/* What the run has not measured is as it was. */
-static sl_status search_by_measures(const sl_plan_search_options *options, sl_found_plan *plans,
-                                    int *count)
-{
-    sl_plan_search_options search = *options;
-    sli_measured_run measured;
-    sl_status status;
-    SLI_TRY_OR_FAIL(sli_measured_run_open(options->run, options->measures, &measured));
-    search.kept |= SL_KEEP_ZERO | SL_KEEP_SHARDS | SL_KEEP_BATCH_SIZE;
-    status = sli_plan_search_machine(&search, &measured.run, &measured.machine, plans, count);
-fail:
-    sli_measured_run_close(&measured);
-    return status;
-}
-
-sl_status sl_plan_search(const sl_plan_search_options *options, sl_found_plan plans[SL_PLANS_FOUND],
-                         int *count)
-{
-    SLI_CHECK_NOT_NULL(options);
-    SLI_CHECK_NOT_NULL(options->run);
-    SLI_CHECK_NOT_NULL(plans);
-    SLI_CHECK_NOT_NULL(count);
-    *count = 0;
-    return options->measures ? search_by_measures(options, plans, count)
-                             : search_by_profile(options, plans, count);
 }

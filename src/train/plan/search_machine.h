@@ -5,9 +5,18 @@
 #include "sluice/app/plan.h"
 #include "train/plan/machine.h"
 
+/* Whether an option is given and not searched: what a run leaves open (0, or no schedule) is. */
+bool sli_plan_keeps(const sl_plan_search_options *options, const sl_train_options *run,
+                    sl_plan_kept option);
+
 /* As sl_plan_search, for `run`, the options with what the data say. */
 sl_status sli_plan_search_machine(const sl_plan_search_options *options,
                                   const sl_train_options *run, const sli_machine *machine,
                                   sl_found_plan *plans, int *count);
+
+/* What would help the first plan of such a search. */
+sl_status sli_plan_help_machine(const sl_plan_search_options *options, const sl_train_options *run,
+                                const sli_machine *machine, const sl_found_plan *first,
+                                sl_plan_helps *out);
 
 #endif

@@ -1,0 +1,171 @@
+/* The best plans of a run, by a profile of this machine or by what the run has measured of itself,
+ * and what would help the first of them. */
+#include "core/error.h"
+#include "core/usable_memory.h"
+#include "text/rows.h"
+#include "train/loop/run.h"
+#include "train/plan/search_machine.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* ---- What would help --------------------------------------------------------------------------
+ */
+
+/* How many times as fast the best plan of a search is as `first`; 0: there is none. */
+static sl_status find_gain(const sl_plan_search_options *options, const sl_train_options *run,
+                           const sli_machine *machine, const sl_found_plan *first, double *gain)
+{
+    int count;
+    sl_found_plan *plans = calloc(SL_PLANS_FOUND, sizeof *plans);
+    *gain = 0;
+    if (!plans)
+        return sli_no_memory(NULL, "plans");
+    sl_status status = sli_plan_search_machine(options, run, machine, plans, &count);
+    if (status == SL_OK)
+        *gain = first->costs.seconds / plans[0].costs.seconds;
+    free(plans);
+    return sli_plan_is_impossible(status) || status == SL_ERR_MEMORY ? SL_OK : status;
+}
+
+static sl_status try_fewer(const sl_plan_search_options *options, const sl_train_options *run,
+                           const sli_machine *machine, const sl_found_plan *first, double *gain)
+{
+    sl_plan_search_options search = *options;
+    sl_train_options fewer = *run;
+    if (first->options.pipeline_ranks == 1)
+        return SL_OK;
+    search.kept |= SL_KEEP_REPLICAS | SL_KEEP_PIPELINE_RANKS | SL_KEEP_CHUNKS | SL_KEEP_RECOMPUTE |
+                   SL_KEEP_ZERO;
+    fewer.replicas = first->options.replicas;
+    fewer.pipeline_ranks = first->options.pipeline_ranks - 1;
+    fewer.chunks = first->options.chunks;
+    fewer.recompute = first->options.recompute;
+    fewer.zero = first->options.zero;
+    if (fewer.pipeline_ranks > 1) { /* one has the order of all schedules */
+        search.kept |= SL_KEEP_SCHEDULE;
+        fewer.schedule = first->options.schedule;
+    }
+    return find_gain(&search, &fewer, machine, first, gain);
+}
+
+sl_status sli_plan_help_machine(const sl_plan_search_options *options, const sl_train_options *run,
+                                const sli_machine *machine, const sl_found_plan *first,
+                                sl_plan_helps *out)
+{
+    sli_machine changed = *machine;
+    changed.time_peak = NULL;
+    *out = (sl_plan_helps){0};
+    SL_TRY(try_fewer(options, run, &changed, first, &out->gain[SL_HELP_FEWER]));
+    changed.links_factor = 2;
+    SL_TRY(find_gain(options, run, &changed, first, &out->gain[SL_HELP_LINKS]));
+    changed.links_factor = machine->links_factor;
+    changed.host_bytes *= 2;
+    return find_gain(options, run, &changed, first, &out->gain[SL_HELP_MEMORY]);
+}
+
+/* ---- A profile, or measures ------------------------------------------------------------------ */
+
+/* Of documents that are all as long, attention takes as much time; 0: rows are not packed. */
+static int64_t length_of_documents(const sli_rows_task *rows)
+{
+    double tokens = 0, squares = 0;
+    for (int i = 0; i < rows->count; i++)
+        if (rows->sources[i].rows[SL_SPLIT_TRAIN]->numbers)
+            sli_rows_count_documents(rows->sources[i].rows[SL_SPLIT_TRAIN], &tokens, &squares);
+    return tokens > 0 ? llround(squares / tokens) : 0;
+}
+
+/* What the data say of the model and of rows, as a run in one rank finds it, and what that has in
+ * memory. */
+static sl_status read_data(const sl_plan_search_options *options, sl_train_options *out,
+                           int64_t *document_tokens, int64_t *process_bytes)
+{
+    sl_run *run;
+    sl_train_options one = *out;
+    *document_tokens = 0;
+    *process_bytes = (int64_t)sli_resident_memory_with_files();
+    if (!one.data)
+        return SL_OK;
+    one.replicas = one.pipeline_ranks = one.virtual_stages = one.shards = 1;
+    one.schedule = NULL;
+    one.table = NULL;
+    one.placement = one.devices = NULL;
+    one.balance_kind = SL_BALANCE_LAYERS;
+    one.zero = one.nccl = false;
+    one.chunks = one.accumulate = 0;
+    one.force = true;
+    if (options->batch_tokens > 0)
+        one.batch_size = 1;
+    SL_TRY(sl_run_create(&one, NULL, NULL, NULL, 0, &run));
+    out->model = sl_run_plan(run)->options.model;
+    out->bptt = sl_run_plan(run)->options.bptt;
+    *document_tokens = length_of_documents(&run->rows_of_ids);
+    *process_bytes = (int64_t)sli_resident_memory_with_files();
+    sl_run_destroy(&run);
+    return SL_OK;
+}
+
+/* A training loads what the profile has loaded: the libraries' code for products. */
+static void add_loaded(int64_t bytes, sl_found_plan *plans, int count)
+{
+    for (int i = 0; i < count && bytes > 0; i++)
+        plans[i].memory_bytes += bytes;
+}
+
+/* The plans, and what would help the first of them. */
+static sl_status search_and_help(const sl_plan_search_options *options, const sl_train_options *run,
+                                 const sli_machine *machine, sl_found_plan *plans, int *count,
+                                 sl_plan_helps *helps)
+{
+    SL_TRY(sli_plan_search_machine(options, run, machine, plans, count));
+    return helps ? sli_plan_help_machine(options, run, machine, &plans[0], helps) : SL_OK;
+}
+
+static sl_status search_by_profile(const sl_plan_search_options *options, sl_found_plan *plans,
+                                   int *count, sl_plan_helps *helps)
+{
+    sl_train_options run = *options->run;
+    sli_machine machine = {0};
+    if (run.task)
+        return sl_error(SL_ERR_UNSUPPORTED, "plans are searched for language models, not for a "
+                                            "task's");
+    SL_TRY(sli_train_options_check_values(&run));
+    int64_t document_tokens, process_bytes;
+    SL_TRY(read_data(options, &run, &document_tokens, &process_bytes));
+    const int64_t loaded = (int64_t)sli_resident_files();
+    SL_TRY(sli_machine_open(&run, document_tokens, &machine));
+    machine.host_bytes = sl_usable_memory();
+    machine.process_bytes = process_bytes;
+    sl_status status = search_and_help(options, &run, &machine, plans, count, helps);
+    add_loaded((int64_t)sli_resident_files() - loaded, plans, *count);
+    sli_machine_close(&machine);
+    return status;
+}
+
+/* What the run has not measured is as it was. */
+static sl_status search_by_measures(const sl_plan_search_options *options, sl_found_plan *plans,
+                                    int *count, sl_plan_helps *helps)
+{
+    sl_plan_search_options search = *options;
+    sli_measured_run measured;
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_measured_run_open(options->run, options->measures, &measured));
+    search.kept |= SL_KEEP_ZERO | SL_KEEP_SHARDS | SL_KEEP_BATCH_SIZE;
+    status = search_and_help(&search, &measured.run, &measured.machine, plans, count, helps);
+fail:
+    sli_measured_run_close(&measured);
+    return status;
+}
+
+sl_status sl_plan_search(const sl_plan_search_options *options, sl_found_plan plans[SL_PLANS_FOUND],
+                         int *count, sl_plan_helps *helps)
+{
+    SLI_CHECK_NOT_NULL(options);
+    SLI_CHECK_NOT_NULL(options->run);
+    SLI_CHECK_NOT_NULL(plans);
+    SLI_CHECK_NOT_NULL(count);
+    *count = 0;
+    return options->measures ? search_by_measures(options, plans, count, helps)
+                             : search_by_profile(options, plans, count, helps);
+}

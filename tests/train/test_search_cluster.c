@@ -1,0 +1,115 @@
+/* What would help a plan for a cluster that is made by hand. */
+#include "io/scratch.h"
+#include "sluice/app/plan.h"
+#include "support/check.h"
+
+#include <string.h>
+
+static sl_train_options options_of_model(void)
+{
+    sl_train_options options;
+    sl_train_options_default(&options);
+    options.model = (sl_model_options){
+        .ntokens = 50, .emsize = 16, .nhid = 16, .nhead = 2, .nlayers = 4, .context = 8};
+    options.bptt = 8;
+    options.batch_size = options.eval_batch_size = 16;
+    options.schedule = "gpipe";
+    options.chunks = 4;
+    options.replicas = options.pipeline_ranks = 1;
+    return options;
+}
+
+/* Plans that keep replicas, pipeline ranks, schedule and chunks. */
+static void find_plans(const char *path, const char *cluster, const sl_train_options *run,
+                       sl_cluster_plans *out)
+{
+    const sl_plan_search_options options = {.run = run,
+                                            .kept = SL_KEEP_REPLICAS | SL_KEEP_PIPELINE_RANKS |
+                                                    SL_KEEP_SCHEDULE | SL_KEEP_CHUNKS,
+                                            .batch_tokens = 16 * run->bptt};
+    write_file(path, cluster, strlen(cluster));
+    check_ok(sl_plan_search_cluster(&options, path, out));
+    assert_false(out->helps.is_of_shape);
+    assert_int_equal(out->count, 1);
+}
+
+static void check_most(const sl_plan_helps *helps, sl_plan_help most)
+{
+    for (int i = 0; i < SL_PLAN_HELPS; i++)
+        assert_true(i == (int)most || helps->gain[i] < helps->gain[most]);
+    assert_true(helps->gain[most] > 1.01);
+}
+
+/* A tenth of a second and more for the gradients: half of what the bytes take is to be had. */
+static void links_help_an_exchange(void **state)
+{
+    static const char cluster[] =
+        "{\"nodes\": [{\"count\": 2, \"devices\": 1, \"memory_bytes\": 2e9, \"flops_f32\": 1e11}], "
+        "\"links\": {\"spine\": {\"latency_s\": 0, \"bytes_per_s\": 1e5, \"message_s\": 0}}}";
+    sl_train_options run = options_of_model();
+    sl_cluster_plans plans;
+    run.replicas = 2;
+    find_plans(scratch_path(*state, "cluster.json"), cluster, &run, &plans);
+    const sl_step_costs *costs = &plans.plans[0].costs;
+    check_most(&plans.helps, SL_HELP_LINKS);
+    assert_float_equal(plans.helps.gain[SL_HELP_LINKS],
+                       costs->seconds / (costs->seconds - costs->exchange / 2), 1e-9);
+    assert_float_equal(plans.helps.gain[SL_HELP_MEMORY], 1, 1e-12);
+    assert_float_equal(plans.helps.gain[SL_HELP_FEWER], 0, 0);
+    sl_cluster_plans_clear(&plans);
+}
+
+/* A byte too little for two stages that recompute nothing, and that are as long as each other. */
+static void memory_helps_where_the_fastest_layout_does_not_fit(void **state)
+{
+    static const char format[] = "{\"nodes\": [{\"devices\": 2, \"memory_bytes\": %lld, "
+                                 "\"reserved_bytes\": 0, \"flops_f32\": 1e9}]}";
+    sl_train_options run = options_of_model();
+    sl_cluster_plans plans;
+    char cluster[256];
+    run.pipeline_ranks = 2;
+    run.model.emsize = run.model.nhid = 64;
+    snprintf(cluster, sizeof cluster, format, 1LL << 30);
+    find_plans(scratch_path(*state, "cluster.json"), cluster, &run, &plans);
+    double seconds = plans.plans[0].costs.seconds;
+    assert_int_equal(plans.plans[0].recompute, SL_RECOMPUTE_NEVER);
+    snprintf(cluster, sizeof cluster, format, (long long)plans.plans[0].memory_bytes - 1);
+    sl_cluster_plans_clear(&plans);
+    find_plans(scratch_path(*state, "cluster.json"), cluster, &run, &plans);
+    check_most(&plans.helps, SL_HELP_MEMORY);
+    assert_true(plans.plans[0].costs.seconds > seconds);
+    assert_float_equal(plans.helps.gain[SL_HELP_MEMORY], plans.plans[0].costs.seconds / seconds,
+                       1e-9);
+    sl_cluster_plans_clear(&plans);
+}
+
+/* Messages between two nodes take longer than all work: one stage has none. */
+static void one_stage_helps_where_messages_take_long(void **state)
+{
+    static const char cluster[] =
+        "{\"nodes\": [{\"count\": 2, \"devices\": 1, \"memory_bytes\": 2e9, \"flops_f32\": 1e11}], "
+        "\"links\": {\"spine\": {\"latency_s\": 0.1, \"bytes_per_s\": 1e9}}}";
+    sl_train_options run = options_of_model();
+    sl_cluster_plans plans;
+    run.pipeline_ranks = 2;
+    find_plans(scratch_path(*state, "cluster.json"), cluster, &run, &plans);
+    check_most(&plans.helps, SL_HELP_FEWER);
+    double seconds = plans.plans[0].costs.seconds / plans.helps.gain[SL_HELP_FEWER];
+    sl_cluster_plans_clear(&plans);
+    run.pipeline_ranks = 1;
+    find_plans(scratch_path(*state, "cluster.json"), cluster, &run, &plans);
+    assert_float_equal(seconds, plans.plans[0].costs.seconds, 1e-9);
+    sl_cluster_plans_clear(&plans);
+}
+
+#define WITH_FILES(test) cmocka_unit_test_setup_teardown(test, scratch_create, scratch_remove)
+
+int search_cluster_tests(void)
+{
+    const struct CMUnitTest tests[] = {
+        WITH_FILES(links_help_an_exchange),
+        WITH_FILES(memory_helps_where_the_fastest_layout_does_not_fit),
+        WITH_FILES(one_stage_helps_where_messages_take_long),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
