@@ -201,7 +201,7 @@ fail:
 typedef struct range_reading {
     const sl_vocab *vocab;
     const char *name;
-    sli_text_blocks *text;
+    sli_text_blocks text;
     int threads;
     uint64_t text_bytes;
     bool has_begun;
@@ -212,10 +212,10 @@ typedef struct range_reading {
 static sl_status read_block(void *context, sli_text_block *out)
 {
     range_reading *job = context;
-    SL_TRY(
-        sli_text_blocks_next(job->text, job->vocab, SLI_TEXT_BLOCK_BYTES, &out->text, &out->bytes));
+    SL_TRY(sli_text_blocks_next(&job->text, job->vocab, SLI_TEXT_BLOCK_BYTES, &out->text,
+                                &out->bytes));
     out->begins = !job->has_begun;
-    out->ends = sli_text_blocks_is_last(job->text);
+    out->ends = sli_text_blocks_is_last(&job->text);
     job->has_begun = true;
     return SL_OK;
 }
@@ -258,7 +258,7 @@ static sl_status encode_range(range_reading *job, sl_tokens *out)
 static sl_status read_range(range_reading *job, sli_text_range range, sl_tokens *out)
 {
     uint64_t first, end;
-    sli_text_blocks *text = job->text;
+    sli_text_blocks *text = &job->text;
     SL_TRY(sli_text_blocks_find_line(text, bytes_of(text->size, range.from), &first));
     SL_TRY(sli_text_blocks_find_line(text, bytes_of(text->size, range.to), &end));
     text->offset = first;
@@ -272,12 +272,10 @@ static sl_status read_range(range_reading *job, sli_text_range range, sl_tokens 
 static sl_status read_text(range_reading *job, const char *path, sli_text_range range,
                            sl_tokens *out)
 {
-    sli_text_blocks text;
     *out = (sl_tokens){0};
-    SL_TRY(sli_text_blocks_open(path, &text));
-    job->text = &text;
+    SL_TRY(sli_text_blocks_open(path, &job->text));
     sl_status status = read_range(job, range, out);
-    sli_text_blocks_close(&text);
+    sli_text_blocks_close(&job->text);
     if (status != SL_OK)
         sl_tokens_free(out);
     return status;

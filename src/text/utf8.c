@@ -56,7 +56,7 @@ static sl_status append(uint8_t **text, size_t *room, size_t *bytes, const uint8
                         size_t count)
 {
     SL_TRY(sli_array_reserve(text, room, *bytes + count, 1, SIZE_MAX / 16, "bytes"));
-    if (count > 0)
+    if (more && count > 0)
         memcpy(*text + *bytes, more, count);
     *bytes += count;
     return SL_OK;
