@@ -4,7 +4,9 @@
 
 DIR is a text, such as WikiText-2. First draws cells: a model, a layout with at most two ranks, a schedule, chunks, a
 precision. `sluice plan` keeps all of it, and the run with its options gives the median step and the process's
-largest memory; a plan goes before each run, since a shared machine's speed changes. Then, for some models, everything is left to the plan, and its choice is run beside all layouts with at
+largest memory. Every fourth cell is of two hosts, network namespaces of this machine with a link of 1 Gbit/s and a core
+each: planned by a cluster file of `sluice profile`, of one core while both work, and `sluice profile --links`. Without
+root, mpirun or namespaces all are of this host. Then, for some models, everything is left to the plan, and its choice is run beside all layouts with at
 most two ranks, chunks of 1, 2, 4 and 8, gpipe, 1f1b and zb-h1, cut by `auto`: one run of each in turn, then the other
 runs in turn of the choice and of those whose first was at most 10% longer than the shortest. Every step is the median
 of several runs' medians; a run has as many steps as fit into --seconds, 8 at least, --steps at most, and its first two
@@ -17,13 +19,18 @@ import os
 import random
 import statistics
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "hosts"))
+import network  # noqa: E402
 
 LAYOUTS = [(1, 1, "gpipe"), (2, 1, "gpipe"), (1, 2, "gpipe"), (1, 2, "1f1b"), (1, 2, "zb-h1")]
 CHUNKS = [1, 2, 4, 8]
 BPTT, ROWS = 64, 16  # of a step
 WARM_UP, FEWEST = 2, 8  # steps of a run that do not count, and that it has at least
+HOSTS_EVERY = 4  # cells
 NEAR = 1.1  # a first run this much longer than the shortest rules a layout out
 
 
@@ -32,6 +39,12 @@ def draw_model(draw):
     model = {"emsize": 64 * heads * draw.choice([1, 2]), "nhid": draw.choice([256, 512, 1024]), "nlayers": draw.randint(2, 6),
              "nhead": heads, "activation": draw.choice(["relu", "gelu"])}
     return [word for name, value in model.items() for word in (f"--{name}", str(value))] + draw.choice([[], ["--pre-norm"]])
+
+
+def median_step(log):
+    with open(log, encoding="utf-8") as file:
+        times = [record["ms"] for record in map(json.loads, file) if record["record"] == "step"]
+    return statistics.median(times[WARM_UP:])
 
 
 class Bench:
@@ -52,44 +65,113 @@ class Bench:
         """How many steps a run has whose steps take so long."""
         return max(FEWEST, min(self.args.steps, int(1000 * self.args.seconds / step_ms)))
 
+    def plan_cell(self, model, precision, layout):
+        return self.plan(self.common(model, precision), *layout)
+
+    def train_words(self, words, steps, log):
+        return [self.program, "train", *words, "--max-batches", str(steps), "--eval-max-batches", "1", "--quiet", "--log-json",
+                log]
+
     def run_once(self, words, steps):
         """The median step in ms, without the first ones, and the process's most memory in bytes."""
         with tempfile.TemporaryDirectory() as folder:
             log = f"{folder}/log.jsonl"
-            command = [self.program, "train", *words, "--max-batches", str(steps), "--eval-max-batches", "1", "--quiet",
-                       "--log-json", log]
+            command = self.train_words(words, steps, log)
             process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
             _, status, usage = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
             if process.returncode != 0:
                 raise SystemExit(f"failed: {' '.join(map(str, command))}")
-            with open(log, encoding="utf-8") as file:
-                times = [record["ms"] for record in map(json.loads, file) if record["record"] == "step"]
-        return statistics.median(times[WARM_UP:]), usage.ru_maxrss * 1024
+            return median_step(log), usage.ru_maxrss * 1024
+
+
+# Runs a command on a core of its rank's own, and writes its most memory to a file of its rank.
+WATCH = """import os, sys
+cores = sorted(os.sched_getaffinity(0))
+os.sched_setaffinity(0, {cores[int(os.environ["RANK"]) % len(cores)]})
+process = os.spawnvp(os.P_NOWAIT, sys.argv[2], sys.argv[2:])
+_, status, usage = os.wait4(process, 0)
+with open(sys.argv[1] + os.environ["RANK"], "w") as file:
+    file.write(str(usage.ru_maxrss))
+sys.exit(os.waitstatus_to_exitcode(status))"""
+
+
+class TwoHosts(Bench):
+    """Plans and runs of a process on each of two hosts."""
+
+    def __init__(self, args, net, folder):
+        super().__init__(args)
+        self.net, self.folder = net, folder
+        self.reserved = 0
+        self.ntokens = self.count_types()
+        self.links = json.loads(self.launch([self.program, "profile", "--links"]))["links"]
+
+    def count_types(self):
+        log = f"{self.folder}/types.jsonl"
+        subprocess.run([self.program, "train", "--data", self.args.data, "--emsize", "16", "--nhead", "2", "--nlayers", "1",
+                        "--max-batches", "1", "--eval-max-batches", "1", "--epochs", "1", "--quiet", "--log-json", log],
+                       stdout=subprocess.DEVNULL, check=True)
+        with open(log, encoding="utf-8") as file:
+            return json.loads(next(file))["model"]["ntokens"]
+
+    def launch(self, command):
+        process = self.net.start("host1", [str(word) for word in [
+            self.program, "launch", "-n", 2, "--hosts", self.net.hosts, "--launch-agent", self.net.agent, *command]],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+        output = process.communicate()[0]
+        if process.returncode != 0:
+            raise SystemExit(f"failed on two hosts: {' '.join(map(str, command))}")
+        return output
+
+    def describe(self, model, precision):
+        """The cluster file of the two hosts, and the words of the model."""
+        words = [*model, "--ntokens", str(self.ntokens), "--bptt", str(BPTT), "--optimizer", "adamw", "--precision", precision]
+        output = subprocess.run([self.program, "profile", *words, "--devices", "cpu:0,cpu:1"], stdout=subprocess.PIPE,
+                                check=True).stdout
+        node, = json.loads(output)["nodes"]
+        self.reserved = node["reserved_bytes"]
+        path = f"{self.folder}/cluster.json"
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump({"nodes": [dict(node, count=2, devices=1)], "links": self.links}, file)
+        return path, words
+
+    def plan_cell(self, model, precision, layout):
+        path, words = self.describe(model, precision)
+        output = subprocess.run([self.program, "plan", *words, "--eval-batch-size", "2", "--cluster", path, *layout,
+                                 "--batch-tokens", str(BPTT * ROWS), "--json"], stdout=subprocess.PIPE, check=True).stdout
+        plan = json.loads(output)["plans"][0]
+        return dict(plan, memory_bytes=plan["memory_bytes"] + self.reserved)
+
+    def run_once(self, words, steps):
+        log, memory = f"{self.folder}/log.jsonl", f"{self.folder}/memory"
+        self.launch([sys.executable, "-c", WATCH, memory,
+                     *self.train_words(words, steps, log)])
+        most = max(int(Path(f"{memory}{rank}").read_text(encoding="ascii")) for rank in range(2))
+        return median_step(log), most * 1024
 
 
 def layout_words(replicas, ranks, schedule, chunks):
     return ["--dp", str(replicas), "--pp", str(ranks), "--schedule", schedule, "--chunks", str(chunks)]
 
 
-def compare_cells(bench, draw):
+def compare_cells(bench, hosts, draw):
+    """`hosts`: TwoHosts, or None."""
     print("| model | layout | precision | planned ms | measured ms | error | planned MiB | measured MiB | error |\n"
           "|---|---|---|---|---|---|---|---|---|")
     errors = {"step": [], "memory": []}
-    for _ in range(bench.args.cells):
-        model, (replicas, ranks, schedule) = draw_model(draw), draw.choice(LAYOUTS)
+    for cell in range(bench.args.cells):
+        is_of_hosts = hosts and cell % HOSTS_EVERY == HOSTS_EVERY - 1
+        place, where = (hosts, "two hosts, ") if is_of_hosts else (bench, "")
+        model, (replicas, ranks, schedule) = draw_model(draw), draw.choice(LAYOUTS[1:] if is_of_hosts else LAYOUTS)
         chunks, precision = draw.choice(CHUNKS), draw.choice(["f32", "f32", "bf16"])
-        common = bench.common(model, precision)
-        pairs = []
-        for _ in range(bench.args.runs):
-            plan = bench.plan(common, *layout_words(replicas, ranks, schedule, chunks))
-            pairs.append((plan["step_ms"], plan["memory_bytes"],
-                          *bench.run_once([*common, *plan["options"]], bench.steps(plan["step_ms"]))))
-        planned_ms, planned_memory, ms, memory = (statistics.median(values) for values in zip(*pairs))
-        errors["step"].append(planned_ms / ms - 1)
-        errors["memory"].append(planned_memory / memory - 1)
-        print(f"| {' '.join(model)} | {replicas} x {ranks} {schedule}, {chunks} | {precision} | {planned_ms:.1f} | {ms:.1f} | "
-              f"{100 * errors['step'][-1]:+.1f}% | {planned_memory / 2**20:.0f} | {memory / 2**20:.0f} | "
+        plan = place.plan_cell(model, precision, layout_words(replicas, ranks, schedule, chunks))
+        steps = bench.steps(plan["step_ms"])
+        results = [place.run_once([*bench.common(model, precision), *plan["options"]], steps) for _ in range(bench.args.runs)]
+        ms, memory = (statistics.median(values) for values in zip(*results))
+        errors["step"].append(plan["step_ms"] / ms - 1)
+        errors["memory"].append(plan["memory_bytes"] / memory - 1)
+        print(f"| {' '.join(model)} | {where}{replicas} x {ranks} {schedule}, {chunks} | {precision} | {plan['step_ms']:.1f} | {ms:.1f} | "
+              f"{100 * errors['step'][-1]:+.1f}% | {plan['memory_bytes'] / 2**20:.0f} | {memory / 2**20:.0f} | "
               f"{100 * errors['memory'][-1]:+.1f}% |", flush=True)
     print("\n| error of the | on average | at most |\n|---|---|---|")
     for name, values in errors.items():
@@ -143,7 +225,15 @@ def main():
     bench = Bench(args)
     print(f"runs: {args.runs} runs of {FEWEST} to {args.steps} steps of {BPTT * ROWS} tokens, drawn with seed {args.seed}\n")
     if args.cells:
-        compare_cells(bench, random.Random(f"cells {args.seed}"))
+        draw = random.Random(f"cells {args.seed}")
+        reason = network.missing()
+        if reason:
+            print(f"no cell is of two hosts: {reason}")
+            compare_cells(bench, None, draw)
+        else:
+            with tempfile.TemporaryDirectory(prefix="sluice-plans-") as folder, network.Network(2, folder) as net:
+                net.limit("1gbit")
+                compare_cells(bench, TwoHosts(args, net, folder), draw)
     if args.models:
         compare_choices(bench, random.Random(f"models {args.seed}"))
 
