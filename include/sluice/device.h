@@ -81,6 +81,13 @@ int sl_device_thread_count(const sl_device *device);
 /* The instruction set of its kernels: "avx512", "avx2", "baseline"; for a GPU "sm_90". */
 const char *sl_device_isa(const sl_device *device);
 
+/* Whether the forward of a row is to have the same bits whatever other rows its batch has, however
+ * the batch is cut and where keys and values were kept (docs/determinism.md); from the next
+ * operation on. It costs time. The list's function sets it for each of its devices. Errors:
+ * SL_ERR_UNSUPPORTED for a device that cannot (a GPU). */
+sl_status sl_device_set_batch_invariant(sl_device *device, bool invariant);
+sl_status sl_device_list_set_batch_invariant(sl_device_list *list, bool invariant);
+
 /* Whether it multiplies bf16 matrices in hardware (AVX-512 BF16, GPUs). Without, such products take
  * more time than f32's. */
 bool sl_device_has_bf16(const sl_device *device);

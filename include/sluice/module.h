@@ -299,10 +299,10 @@ sl_status sl_pass_pop(sl_pass *pass, sl_tensor **out);
 /* What modules keep of the positions of a row that a model has seen: the keys and values of
  * attention. On a pass with caches, row n of the input [N, T, …] is the T positions that follow
  * those in caches[n], which may be more or fewer than in another, and forward computes the outputs
- * of these alone. They are what forward gives for all positions of a row at once, to rounding: a
- * matrix product with another number of rows may round differently. A cache has room for
- * `positions`. Modules allocate what they keep when they first run. Errors: SL_ERR_INVALID for
- * fewer than 1 position. */
+ * of these alone. They are what forward gives for all positions of a row at once, to rounding (with
+ * the same bits on a device that sl_device_set_batch_invariant has set): a matrix product with
+ * another number of rows may round differently. A cache has room for `positions`. Modules allocate
+ * what they keep when they first run. Errors: SL_ERR_INVALID for fewer than 1 position. */
 sl_status sl_cache_create(const sl_module *model, int64_t positions, sl_cache **out);
 void sl_cache_destroy(sl_cache **cache);
 int64_t sl_cache_position(const sl_cache *cache); /* how many positions it has */
@@ -353,7 +353,8 @@ typedef struct sl_input {
 /* The name of an input i32 [N, T] by which rows may have several documents, one behind the other:
  * the number of each position in its document, from 0 on. Attention then stays within a document,
  * and positions (rotary, learned, or encoded) begin anew with each. The same numbers come out as if
- * each were a row of its own, to rounding. A cache is refused. */
+ * each were a row of its own, to rounding, or with the same bits (sl_device_set_batch_invariant). A
+ * cache is refused. */
 #define SL_DOCUMENTS_INPUT "sluice.documents"
 
 /* One of sl_pipe_batch.inputs. *out lives as long as the pass. Errors: SL_ERR_NOT_FOUND. */

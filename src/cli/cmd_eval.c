@@ -18,7 +18,8 @@ typedef struct settings {
 
 static const char *const run_names[] = {
     "init",       "adapter",         "data", "tokenizer",        "splitter",  "mask-prompt",
-    "token-type", "eval-batch-size", "bptt", "eval-max-batches", "precision", NULL,
+    "token-type", "eval-batch-size", "bptt", "eval-max-batches", "precision", "batch-invariant",
+    NULL,
 };
 
 static const char *const splits[] = {"train", "valid", "test", NULL};

@@ -17,8 +17,8 @@ typedef struct settings {
     sl_generate_options generation;
 } settings;
 
-static const char *const run_names[] = {"init",     "adapter",   "tokenizer",
-                                        "splitter", "precision", NULL};
+static const char *const run_names[] = {"init",      "adapter",         "tokenizer", "splitter",
+                                        "precision", "batch-invariant", NULL};
 
 /* clang-format off */
 static const sl_option options[] = {

@@ -31,9 +31,10 @@ static void name_devices(int count, char *text, size_t bytes)
 }
 
 /* This process's devices, at its stages; stages are divided evenly, neighbours together. */
-static sl_status open_devices(const char *names, cli_saved_model *model,
+static sl_status open_devices(const sl_train_options *options, cli_saved_model *model,
                               sl_device *devices[SL_MAX_STAGES], int *stages)
 {
+    const char *names = options->devices;
     char each[16 * SL_MAX_STAGES];
     sl_launch_info launch;
     SL_TRY(sl_launch_info_read(&launch));
@@ -46,6 +47,7 @@ static sl_status open_devices(const char *names, cli_saved_model *model,
     model->prints = launch.rank == 0;
     name_devices(launch.local_world_size, each, sizeof each);
     SL_TRY(sl_device_list_create(names ? names : each, &model->devices, NULL));
+    SL_TRY(sl_device_list_set_batch_invariant(model->devices, options->batch_invariant));
     int count = sl_device_list_count(model->devices), stages_each = count / launch.local_world_size;
     *stages = stages_each * launch.world_size;
     if (count % launch.local_world_size != 0)
@@ -66,7 +68,7 @@ static sl_status build_pipe(const sl_train_options *options, bool overlapping,
 {
     sl_device *devices[SL_MAX_STAGES] = {NULL};
     int stages = 0;
-    SL_TRY(open_devices(options->devices, model, devices, &stages));
+    SL_TRY(open_devices(options, model, devices, &stages));
     SL_TRY(sl_transformer_lm_create(&model->options, &model->model));
     SL_TRY(sl_cross_entropy_create(&model->loss));
     return sl_pipe_create(&(sl_pipe_options){.model = model->model,

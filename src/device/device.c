@@ -60,6 +60,17 @@ bool sl_device_has_bf16(const sl_device *device)
     return device->has_bf16;
 }
 
+sl_status sl_device_set_batch_invariant(sl_device *device, bool invariant)
+{
+    if (invariant && !device->has_batch_invariance)
+        return sl_error(SL_ERR_UNSUPPORTED,
+                        "the forward of a row can be independent of its batch on CPUs alone, got "
+                        "the device %s",
+                        device->name);
+    device->batch_invariant = invariant;
+    return SL_OK;
+}
+
 bool sli_device_has_tf32(const sl_device *device)
 {
     return device->has_tf32;

@@ -100,8 +100,8 @@ typedef struct sli_device_ops {
     const sli_nccl_ops *nccl;
 } sli_device_ops;
 
-/* An implementation embeds this as its first member. All but the last three fields are set when
- * the device is created and never change. */
+/* An implementation embeds this as its first member. All but batch_invariant and the last three
+ * fields are set when the device is created and never change. */
 struct sl_device {
     const sli_device_ops *ops;
     char name[SLI_DEVICE_NAME_BYTES];
@@ -109,6 +109,10 @@ struct sl_device {
     bool has_bf16; /* multiplies it in hardware */
     bool has_tf32;
     bool stores_bf16;
+    bool has_batch_invariance; /* `gemm` and `attention` heed batch_invariant */
+    /* A row's result in `gemm` without transpose_a, and a query's in `attention`, may not depend on
+     * the other rows, nor on the number of keys behind those that a query sees. */
+    bool batch_invariant;
     int threads;
     int first_core;                  /* of its threads; -1: they are bound to none */
     int core_set;                    /* the same for devices that compute on the same cores, 0 to

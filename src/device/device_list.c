@@ -258,6 +258,13 @@ void sl_device_list_destroy(sl_device_list **list)
     *list = NULL;
 }
 
+sl_status sl_device_list_set_batch_invariant(sl_device_list *list, bool invariant)
+{
+    for (int i = 0; i < list->count; i++)
+        SL_TRY(sl_device_set_batch_invariant(list->devices[i], invariant));
+    return SL_OK;
+}
+
 int sl_device_list_count(const sl_device_list *list)
 {
     return list->count;

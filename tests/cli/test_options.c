@@ -29,6 +29,7 @@ static const option_case option_cases[][24] = {
      {"--seed 5", "\"seed\":5,"},
      {"--accumulate 2", "\"accumulate\":2,"},
      {"--split-vocabulary", "\"split_vocabulary\":true"},
+     {"--batch-invariant", "\"batch_invariant\":true"},
      {"--allow-nan", "\"allow_nan\":true"}},
     {{"--balance 1,3", "\"partition\":[1,3]"},
      {"--dp 2", "\"replicas\":2,"},

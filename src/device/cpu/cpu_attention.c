@@ -5,7 +5,9 @@
  * keys up to its last query. q, k and v stay where they are: the rows of qkv are
  * (heads + 2 key_heads) * head_width apart, those of kv 2 key_heads * head_width. Where one block
  * is all, a head's matrices are so small that own kernels multiply them (small_product); they skip
- * what the causal mask makes zero.
+ * what the causal mask makes zero. Their sums have one order, that of the positions, whatever else
+ * is multiplied: so they also make forward where a query's bits may not depend on the other
+ * queries.
  *
  * Backward, with P = softmax(S), M the dropout multipliers, O = (P M) V and a gradient dO:
  *   dV = (P M)^T dO,  d(P M) = dO V^T,  dS = P (M d(P M) - D),  dQ = dS K,  dK = dS^T Q
@@ -16,6 +18,7 @@
 
 #include <math.h>
 #include <stdatomic.h>
+#include <string.h>
 
 enum { BLOCK = 64 };
 
@@ -30,7 +33,8 @@ typedef struct attention_job {
     float *log_sum_exp;
     float *workspace; /* [threads, thread_floats] */
     int64_t thread_floats;
-    bool small; /* one block, multiplied by own kernels */
+    bool small; /* multiplied by own kernels; backward: one block */
+    int64_t ld; /* row distance of scores */
     atomic_int code;
 } attention_job;
 
@@ -71,7 +75,7 @@ static sli_score_block score_block(const attention_job *job, const head *h, int6
 {
     sli_score_block block = {.rows = sli_smaller(BLOCK, job->positions - first)};
     block.columns = job->causal ? first + block.rows : job->positions;
-    block.ld = job->positions;
+    block.ld = job->ld;
     block.positions = job->room;
     block.first_query = first;
     block.dropout_row = h->dropout_row + first;
@@ -91,41 +95,93 @@ static void multiply_matrices(attention_job *job, sli_sgemm_shape shape, const f
         atomic_compare_exchange_strong(&job->code, &none, code);
 }
 
-static void multiply_small(const attention_job *job, sli_small_product product, sli_triangle causal)
+/* `causal` is what is known of square scores. */
+static void multiply_small(const attention_job *job, const sli_score_block *block,
+                           sli_small_product product, sli_triangle causal)
 {
-    product.triangle = job->causal && job->first_query == 0 ? causal : SLI_WHOLE;
+    product.triangle = job->causal && block->first_query == 0 ? causal : SLI_WHOLE;
     job->kernels->small_product(&product);
 }
 
-/* scores [rows, columns] = rows of a times rows of b: [rows, d] [columns, d]^T. `turned` [d,
- * positions] is for b's transpose. */
-static void multiply_rows(attention_job *job, const sli_score_block *block, const float *a,
-                          int64_t lda, const float *b, int64_t ldb, float *turned, float *scores)
+/* Rows [count, d] with zeros behind, to [rows, width], d <= width. */
+static const float *pad_rows(const float *from, int64_t ld, int64_t count, int64_t d, int64_t rows,
+                             int64_t width, float *to)
+{
+    memset(to, 0, (size_t)(rows * width) * sizeof *to);
+    for (int64_t i = 0; i < count; i++)
+        memcpy(to + i * width, from + i * ld, (size_t)d * sizeof *to);
+    return to;
+}
+
+/* multiply_rows by own kernels, for BLOCK rows of b at a time. `room` [SLI_SMALL_LEAST, d]. */
+static void multiply_small_rows(const attention_job *job, const sli_score_block *block,
+                                const float *a, int64_t lda, const float *b, int64_t ldb,
+                                float *turned, float *room, float *scores)
 {
     int64_t d = job->head_width;
+    for (int64_t first = 0; first < block->columns; first += BLOCK) {
+        int64_t count = sli_smaller(BLOCK, block->columns - first);
+        int64_t n = sli_larger(count, SLI_SMALL_LEAST);
+        const float *rows = b + first * ldb;
+        if (count < n)
+            rows = pad_rows(rows, ldb, count, d, n, d, room);
+        job->kernels->transpose(n, d, rows, count < n ? d : ldb, turned);
+        sli_small_product product = {block->rows,    n,         d,        a, lda, 1, turned, n,
+                                     scores + first, block->ld, SLI_WHOLE};
+        multiply_small(job, block, product, SLI_C_LOWER);
+    }
+}
+
+/* scores [rows, columns] = rows of a times rows of b: [rows, d] [columns, d]^T. `turned` and `room`
+ * are for own kernels. */
+static void multiply_rows(attention_job *job, const sli_score_block *block, const float *a,
+                          int64_t lda, const float *b, int64_t ldb, float *turned, float *room,
+                          float *scores)
+{
     if (job->small) {
-        job->kernels->transpose(block->columns, d, b, ldb, turned);
-        sli_small_product product = {block->rows, block->columns, d,      a,         lda,      1,
-                                     turned,      block->columns, scores, block->ld, SLI_WHOLE};
-        multiply_small(job, product, SLI_C_LOWER);
+        multiply_small_rows(job, block, a, lda, b, ldb, turned, room, scores);
         return;
     }
-    sli_sgemm_shape shape = {false, true, block->rows, block->columns, d, lda, ldb, block->ld};
+    sli_sgemm_shape shape = {false,           true, block->rows, block->columns,
+                             job->head_width, lda,  ldb,         block->ld};
     multiply_matrices(job, shape, a, b, 0, scores);
 }
 
-/* to [rows, d] = scores [rows, columns] times b [columns, d]. */
-static void multiply_scores(attention_job *job, const sli_score_block *block, const float *scores,
-                            const float *b, int64_t ldb, float *to, int64_t ldto)
+/* multiply_scores by own kernels. `room` [columns + rows, SLI_SMALL_LEAST] is for narrow heads. */
+static void multiply_small_scores(const attention_job *job, const sli_score_block *block,
+                                  const float *scores, const float *b, int64_t ldb, float *to,
+                                  int64_t ldto, float *room)
 {
-    int64_t d = job->head_width;
+    int64_t d = job->head_width, n = sli_larger(d, SLI_SMALL_LEAST);
+    float *apart = room + block->columns * n;
+    if (d < n)
+        b = pad_rows(b, ldb, block->columns, d, block->columns, n, room);
+    sli_small_product product = {block->rows,
+                                 n,
+                                 block->columns,
+                                 scores,
+                                 block->ld,
+                                 1,
+                                 b,
+                                 d < n ? n : ldb,
+                                 d < n ? apart : to,
+                                 d < n ? n : ldto,
+                                 SLI_WHOLE};
+    multiply_small(job, block, product, SLI_A_LOWER);
+    for (int64_t i = 0; d < n && i < block->rows; i++)
+        memcpy(to + i * ldto, apart + i * n, (size_t)d * sizeof *to);
+}
+
+/* to [rows, d] = scores [rows, columns] times b [columns, d]. `room` is for own kernels. */
+static void multiply_scores(attention_job *job, const sli_score_block *block, const float *scores,
+                            const float *b, int64_t ldb, float *to, int64_t ldto, float *room)
+{
     if (job->small) {
-        sli_small_product product = {block->rows, d,  block->columns, scores,   block->ld, 1, b,
-                                     ldb,         to, ldto,           SLI_WHOLE};
-        multiply_small(job, product, SLI_A_LOWER);
+        multiply_small_scores(job, block, scores, b, ldb, to, ldto, room);
         return;
     }
-    sli_sgemm_shape shape = {false, false, block->rows, d, block->columns, block->ld, ldb, ldto};
+    sli_sgemm_shape shape = {false,          false,     block->rows, job->head_width,
+                             block->columns, block->ld, ldb,         ldto};
     multiply_matrices(job, shape, scores, b, 0, to);
 }
 
@@ -138,7 +194,7 @@ static void multiply_small_transposed(const attention_job *job, const sli_score_
     sli_small_product product = {block->columns, d, block->rows, scores,           1,
                                  block->ld,      b, ldb,         adds ? room : to, adds ? d : ldto,
                                  SLI_WHOLE};
-    multiply_small(job, product, SLI_A_UPPER);
+    multiply_small(job, block, product, SLI_A_UPPER);
     for (int64_t i = 0; i < block->columns && adds; i++)
         for (int64_t l = 0; l < d; l++)
             to[i * ldto + l] += room[i * d + l];
@@ -161,22 +217,37 @@ static void multiply_transposed(attention_job *job, const sli_score_block *block
 
 /* ---- One head --------------------------------------------------------------------------- */
 
-/* A thread's workspace: two score blocks and a matrix [positions, d] or its transpose. Forward
- * needs one block. */
+/* A thread's workspace: two score blocks, and room for own kernels. Forward needs one block. */
 typedef struct workspace {
-    float *scores, *grads, *turned;
+    float *turned; /* [BLOCK, d] or its transpose */
+    float *room;   /* of narrow heads and few keys, see above */
+    float *scores, *grads;
 } workspace;
+
+static int64_t turned_floats(const attention_job *job)
+{
+    int64_t rows = sli_smaller(BLOCK, job->positions);
+    return job->small ? sli_larger(rows, SLI_SMALL_LEAST) * job->head_width : 0;
+}
+
+static int64_t room_floats(const attention_job *job)
+{
+    if (job->head_width < SLI_SMALL_LEAST)
+        return job->small ? SLI_SMALL_LEAST * (job->positions + BLOCK) : 0;
+    return job->small ? SLI_SMALL_LEAST * job->head_width : 0;
+}
 
 static int64_t block_floats(const attention_job *job)
 {
-    return sli_divide_up(sli_smaller(BLOCK, job->positions) * job->positions, 16) * 16;
+    return sli_divide_up(sli_smaller(BLOCK, job->positions) * job->ld, 16) * 16;
 }
 
 static workspace thread_workspace(const attention_job *job, int thread)
 {
     workspace w;
     w.turned = job->workspace + thread * job->thread_floats;
-    w.scores = w.turned + (job->small ? job->head_width * job->positions : 0);
+    w.room = w.turned + turned_floats(job);
+    w.scores = w.room + room_floats(job);
     w.grads = w.scores + block_floats(job);
     return w;
 }
@@ -190,9 +261,9 @@ static void forward_head(void *argument, int64_t task, int thread)
         sli_score_block block = score_block(job, &h, first);
         float *out = job->to + h.out_at + (first - job->first_query) * h.out_ld;
         const float *q = h.q + (first - job->first_query) * h.ld;
-        multiply_rows(job, &block, q, h.ld, h.k, h.kv_ld, w.turned, w.scores);
+        multiply_rows(job, &block, q, h.ld, h.k, h.kv_ld, w.turned, w.room, w.scores);
         job->kernels->softmax(&block, w.scores);
-        multiply_scores(job, &block, w.scores, h.v, h.kv_ld, out, h.out_ld);
+        multiply_scores(job, &block, w.scores, h.v, h.kv_ld, out, h.out_ld, w.room);
     }
 }
 
@@ -210,13 +281,13 @@ static void backward_head(attention_job *job, int64_t index, workspace w, float 
         const float *out = job->out + h.out_at + (first - before) * h.out_ld;
         const float *grad_out = job->grad_out + h.out_at + (first - before) * h.out_ld;
         job->kernels->row_products(block.rows, job->head_width, h.out_ld, out, grad_out, inner);
-        multiply_rows(job, &block, q, h.ld, h.k, h.ld, w.turned, w.scores);
-        multiply_rows(job, &block, grad_out, h.out_ld, h.v, h.ld, w.turned, w.grads);
+        multiply_rows(job, &block, q, h.ld, h.k, h.ld, w.turned, w.room, w.scores);
+        multiply_rows(job, &block, grad_out, h.out_ld, h.v, h.ld, w.turned, w.room, w.grads);
         job->kernels->softmax_backward(&block, w.scores, w.grads, inner);
         multiply_transposed(job, &block, w.scores, grad_out, h.out_ld, beta, grad_v, h.ld,
                             w.turned);
         multiply_transposed(job, &block, w.grads, q, h.ld, beta, grad_k, h.ld, w.turned);
-        multiply_scores(job, &block, w.grads, h.k, h.ld, grad_q + first * h.ld, h.ld);
+        multiply_scores(job, &block, w.grads, h.k, h.ld, grad_q + first * h.ld, h.ld, w.room);
         beta = 1;
     }
 }
@@ -237,11 +308,11 @@ static sl_status run_heads(sl_device *device, attention_job *job, int64_t tasks,
 {
     job->kernels = sli_cpu(device)->kernels;
     atomic_init(&job->code, 0);
-    job->small = job->positions <= BLOCK && job->positions >= SLI_SMALL_LEAST &&
-                 job->head_width >= SLI_SMALL_LEAST;
-    job->thread_floats = matrices * block_floats(job);
-    if (job->small)
-        job->thread_floats += job->head_width * job->positions;
+    job->small |= job->positions <= BLOCK && job->positions >= SLI_SMALL_LEAST &&
+                  job->head_width >= SLI_SMALL_LEAST;
+    job->ld = job->small ? sli_divide_up(job->positions, SLI_SMALL_LEAST) * SLI_SMALL_LEAST
+                         : job->positions;
+    job->thread_floats = matrices * block_floats(job) + turned_floats(job) + room_floats(job);
     size_t bytes = (size_t)(job->thread_floats * device->threads) * sizeof(float);
     void *memory;
     SL_TRY(sli_device_allocate(device, SL_MEMORY_WORKSPACE, bytes, &memory));
@@ -265,6 +336,7 @@ sl_status sli_cpu_attention(sl_device *device, const sli_attention *arguments)
                          .kv = arguments->kv,
                          .dropout = &arguments->dropout,
                          .to = arguments->out,
+                         .small = device->batch_invariant,
                          .log_sum_exp = arguments->log_sum_exp};
     return run_heads(device, &job, arguments->samples * job.heads, 1, forward_head);
 }

@@ -79,6 +79,7 @@ static void destroy_cpu(sl_device *device)
     sli_cpu_device *cpu = sli_cpu(device);
     sli_pool_destroy(&cpu->pool);
     sli_matmul_destroy(&cpu->matmul);
+    sli_heights_clear(&cpu->heights);
     sli_memory_cache_destroy(&cpu->memory);
     pthread_mutex_destroy(&cpu->scratch_lock);
     free(cpu->scratch);
@@ -164,6 +165,7 @@ static sl_status fill_device(sli_cpu_device *cpu, const sli_cpu_options *options
     SL_TRY(sli_debug_contains("memory", &debug));
     cpu->base.isa = cpu->kernels->isa;
     cpu->base.has_bf16 = has_bf16(cpu->kernels);
+    cpu->base.has_batch_invariance = true;
     cpu->base.threads = options->threads;
     cpu->base.first_core = options->cores ? options->cores[0] : -1;
     cpu->scratch = aligned_alloc(64, SLI_SCRATCH_FLOATS * sizeof(float));
@@ -189,6 +191,7 @@ sl_status sli_cpu_device_create(const sli_cpu_options *options, sl_device **out)
         return sli_no_memory("sl_device", "%s", options->name);
     sli_device_init(&cpu->base, &ops, options->name);
     pthread_mutex_init(&cpu->scratch_lock, NULL);
+    sli_heights_init(&cpu->heights);
     sl_status status = fill_device(cpu, options);
     if (status != SL_OK) {
         destroy_cpu(&cpu->base);

@@ -5,6 +5,7 @@
 #include "core/threads.h"
 #include "core/usable_memory.h"
 #include "device/cores.h"
+#include "device/cpu/heights.h"
 #include "device/cpu/kernels.h"
 #include "device/cpu/onednn.h"
 #include "device/device_base.h"
@@ -66,6 +67,7 @@ typedef struct sli_cpu_device {
     sli_memory_bound own_bound;
     sli_memory_cache *memory;
     sli_matmul *matmul;
+    sli_heights heights;
     /* Partial sums, or widened panels, of one kernel: [SLI_SCRATCH_FLOATS]. A kernel that uses it
      * holds the lock. */
     pthread_mutex_t scratch_lock;

@@ -300,9 +300,10 @@ static sl_status open_devices(sli_run *run)
 {
     sl_plan *plan = run->plan;
     int each = plan->pipeline_ranks_each, ranks = run->processes ? 1 : plan->ranks;
-    return sli_device_list_create_range(plan->device_names, run->launch.local_rank * each,
+    SL_TRY(sli_device_list_create_range(plan->device_names, run->launch.local_rank * each,
                                         ranks * each, run->devices.own_cores, &run->devices.list,
-                                        &run->devices.oversubscribed);
+                                        &run->devices.oversubscribed));
+    return sl_device_list_set_batch_invariant(run->devices.list, plan->options.batch_invariant);
 }
 
 /* All ranks learn which devices the others have opened. */

@@ -20,6 +20,7 @@ static sl_status try_sharing(sli_profile_inputs inputs, sl_plan *plan, sli_open_
     inputs.devices = list;
     inputs.cores = cores;
     sl_status status;
+    SLI_TRY_OR_FAIL(sl_device_list_set_batch_invariant(list, plan->options.batch_invariant));
     SLI_TRY_OR_FAIL(sli_profile_layout(&inputs, true, NULL, search, &times));
     plan->profiled_seconds = times.cut;
     plan->one_stage = times.cut > 0 ? times.one_stage / times.cut : 0;

@@ -43,6 +43,7 @@ WHEN(with_warmup_ratio, options->lr.warmup_ratio > 0)
 WHEN(with_freeze, options->model.freeze != NULL)
 WHEN(with_train_layers, options->model.train_layers > 0)
 WHEN(with_lora, options->model.lora.adapts)
+WHEN(with_batch_invariant, options->batch_invariant)
 WHEN(with_slices, options->slices > 1)
 WHEN(with_split_vocabulary, options->split_vocabulary)
 WHEN(with_lora_targets, options->model.lora.adapts && options->model.lora.targets[0] != '\0')
@@ -310,6 +311,10 @@ const sl_option sl_plan_option_rows[] = {
              "sums in f32. tf32, on GPUs alone: products of f32 numbers rounded to 11 bits. Weights, "
              "gradients, optimizer and checkpoints stay f32. A run that resumes may have another "
              "one"},
+    {.name = "batch-invariant", .group = "Training", FIELD(FLAG, batch_invariant),
+     .affects_numbers = with_batch_invariant,
+     .help = "Give the forward of a row the same bits in any batch: with other rows beside it, another "
+             "--chunks or --slices, packed, or token by token in generate. It takes longer. CPUs only"},
 
     {0},
 };

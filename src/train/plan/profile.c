@@ -329,6 +329,7 @@ static sl_status profile_tokens(sl_plan *plan, sl_module *model, const sl_tokens
     sl_device_list *devices;
     SL_TRY(sl_device_list_create(plan->device_names, &devices, NULL));
     sl_status status;
+    SLI_TRY_OR_FAIL(sl_device_list_set_batch_invariant(devices, options->batch_invariant));
     SLI_TRY_OR_FAIL(sli_find_cores(plan, devices, NULL, cores));
     SLI_TRY_OR_FAIL(sl_cross_entropy_create(&loss));
     SLI_TRY_OR_FAIL(sli_profile_model(&(sli_profile_inputs){.plan = plan,

@@ -1,0 +1,175 @@
+/* One panel of a product: what it reads, by oneDNN, and the epilogue. */
+#include "device/cpu/cpu_gemm.h"
+
+#include <assert.h>
+#include <string.h>
+
+int64_t sli_gemm_wide_count(const sli_gemm_job *job, int64_t first)
+{
+    int64_t left = job->gemm->k - first;
+    bool cuts = job->widens && !job->use_matmul && left >= 2 * SLI_WIDE_STEP;
+    return cuts ? SLI_WIDE_STEP : left;
+}
+
+static void store_error(sli_gemm_job *job, int code)
+{
+    int none = 0;
+    if (code)
+        atomic_compare_exchange_strong(&job->code, &none, code);
+}
+
+static bool has_epilogue(const sli_gemm *g)
+{
+    return g->bias || g->preactivation || g->activation || g->dropout.p > 0;
+}
+
+/* `height` rows and `columns` of a or b, with the distance of rows from and to *ld; rows beyond
+ * `rows` are zeros. Where they are widened or padded, they go to *room, which moves on. */
+static const float *panel_of(const sli_gemm_job *job, const void *matrix, int64_t *ld,
+                             sli_range rows, sli_range columns, int64_t height, float **room)
+{
+    int64_t first = rows.first * *ld + columns.first;
+    if (!job->widens && height == rows.count)
+        return (const float *)matrix + first;
+    float *to = *room;
+    for (int64_t row = 0; row < rows.count; row++) {
+        int64_t begin = first + row * *ld;
+        sli_convert convert = {.from_bf16 = true,
+                               .from = (const uint16_t *)matrix + begin,
+                               .to = to + row * columns.count};
+        if (job->widens)
+            job->cpu->kernels->convert(&convert, 0, columns.count);
+        else
+            memcpy(convert.to, (const float *)matrix + begin, (size_t)columns.count * sizeof *to);
+    }
+    memset(to + rows.count * columns.count, 0,
+           (size_t)((height - rows.count) * columns.count) * sizeof *to);
+    *room += sli_aligned_floats(height * columns.count);
+    *ld = columns.count;
+    return to;
+}
+
+static const float *panel_of_a(const sli_gemm_job *job, sli_range rows, sli_range inner,
+                               int64_t height, int64_t *ld, float **room)
+{
+    const sli_gemm *g = job->gemm;
+    *ld = g->lda;
+    return g->transpose_a ? panel_of(job, g->a, ld, inner, rows, inner.count, room)
+                          : panel_of(job, g->a, ld, rows, inner, height, room);
+}
+
+static const float *panel_of_b(const sli_gemm_job *job, sli_range inner, sli_range columns,
+                               int64_t *ld, float **room)
+{
+    const sli_gemm *g = job->gemm;
+    *ld = g->ldb;
+    return g->transpose_b ? panel_of(job, g->b, ld, columns, inner, columns.count, room)
+                          : panel_of(job, g->b, ld, inner, columns, inner.count, room);
+}
+
+/* One panel of c. */
+typedef struct c_panel {
+    sli_range rows, columns;
+    int64_t height;
+    const sli_matmul_primitive *size;
+    float *c; /* in c, or a padded one's own memory */
+    int64_t ldc;
+    float *room;  /* for copies of a and b */
+    float *apart; /* for a panel of c */
+    float *scratch;
+} c_panel;
+
+/* A padded panel of c has what it adds to. */
+static c_panel find_panel(const sli_gemm_job *job, int64_t index, int thread)
+{
+    const sli_gemm *g = job->gemm;
+    int64_t row = index % job->rows.count, column = index / job->rows.count;
+    bool last_row = row == job->rows.count - 1, last_column = column == job->columns.count - 1;
+    c_panel p = {.rows = sli_range_at(&job->rows, row),
+                 .columns = sli_range_at(&job->columns, column),
+                 .height = job->heights[last_row][last_column],
+                 .size = job->sizes[last_row][last_column],
+                 .ldc = g->ldc};
+    p.c = g->c + p.rows.first * g->ldc + p.columns.first;
+    if (!job->workspace)
+        return p;
+    p.room = job->workspace + thread * job->thread_floats;
+    p.apart = p.room + job->copy_floats;
+    p.scratch = p.apart + job->panel_floats;
+    if (p.height == p.rows.count)
+        return p;
+    size_t bytes = (size_t)p.columns.count * sizeof(float);
+    memset(p.apart, 0, (size_t)p.height * bytes);
+    for (int64_t i = 0; g->beta != 0 && i < p.rows.count; i++)
+        memcpy(p.apart + i * p.columns.count, p.c + i * g->ldc, bytes);
+    p.c = p.apart;
+    p.ldc = p.columns.count;
+    return p;
+}
+
+static void finish_panel(const sli_gemm_job *job, const c_panel *p)
+{
+    if (has_epilogue(job->gemm) || p->c == p->apart)
+        job->cpu->kernels->epilogue(job->gemm, p->c, p->ldc, p->rows.first, p->rows.count,
+                                    p->columns.first, p->columns.count);
+}
+
+void sli_sgemm_panel(void *argument, int64_t index, int thread)
+{
+    sli_gemm_job *job = argument;
+    const sli_gemm *g = job->gemm;
+    c_panel p = find_panel(job, index, thread);
+    float beta = g->beta;
+    sli_range inner = {0, 0};
+    do {
+        inner = (sli_range){inner.first + inner.count,
+                            sli_gemm_wide_count(job, inner.first + inner.count)};
+        sli_sgemm_shape shape = {
+            g->transpose_a, g->transpose_b, p.height, p.columns.count, inner.count, 0, 0, p.ldc};
+        float *room = p.room;
+        const float *a = panel_of_a(job, p.rows, inner, p.height, &shape.lda, &room);
+        const float *b = panel_of_b(job, inner, p.columns, &shape.ldb, &room);
+        store_error(job, sli_sgemm(&shape, a, b, beta, p.c));
+        beta = 1;
+    } while (inner.first + inner.count < g->k);
+    finish_panel(job, &p);
+}
+
+void sli_matmul_panel(void *argument, int64_t index, int thread)
+{
+    sli_gemm_job *job = argument;
+    c_panel p = find_panel(job, index, thread);
+    sli_range inner = {0, job->gemm->k};
+    int64_t ld;
+    const float *a = panel_of_a(job, p.rows, inner, p.height, &ld, &p.room);
+    const float *b = panel_of_b(job, inner, p.columns, &ld, &p.room);
+    store_error(job, sli_matmul_run(job->cpu->matmul, p.size, thread, a, b, p.apart, p.scratch));
+    p.c = p.apart;
+    p.ldc = p.columns.count;
+    finish_panel(job, &p);
+}
+
+/* The panel's rows of a bf16 matrix a, in `room` with rows of zeros behind them. */
+static const uint16_t *pad_bf16(const sli_gemm *g, const c_panel *p)
+{
+    assert(p->room);
+    uint16_t *to = (uint16_t *)(void *)p->room;
+    for (int64_t row = 0; row < p->rows.count; row++)
+        memcpy(to + row * g->k, (const uint16_t *)g->a + (p->rows.first + row) * g->lda,
+               (size_t)g->k * sizeof *to);
+    memset(to + p->rows.count * g->k, 0, (size_t)((p->height - p->rows.count) * g->k) * sizeof *to);
+    return to;
+}
+
+void sli_bf16_panel(void *argument, int64_t index, int thread)
+{
+    sli_gemm_job *job = argument;
+    const sli_gemm *g = job->gemm;
+    c_panel p = find_panel(job, index, thread);
+    const uint16_t *a = p.height > p.rows.count
+                            ? pad_bf16(g, &p)
+                            : (const uint16_t *)g->a + p.rows.first * (g->transpose_a ? 1 : g->lda);
+    const uint16_t *b = (const uint16_t *)g->b + p.columns.first * (g->transpose_b ? g->ldb : 1);
+    store_error(job, sli_matmul_run(job->cpu->matmul, p.size, thread, a, b, p.c, p.scratch));
+    finish_panel(job, &p);
+}

@@ -1,0 +1,115 @@
+/* Which number of rows a panel is multiplied with, by trials that say what they are told. */
+#include "device/cpu/heights.h"
+#include "device/device_base.h"
+#include "support/check.h"
+
+#include <stdlib.h>
+
+/* Heights pass where they are multiples of `grain`. */
+typedef struct trials {
+    int64_t grain;
+    int made;
+    bool fails;
+} trials;
+
+static sl_status try_multiples(void *context, int64_t rows, int64_t height, bool *passes)
+{
+    trials *t = context;
+    assert_true(height >= rows);
+    t->made++;
+    *passes = height % t->grain == 0;
+    return t->fails ? sl_error(SL_ERR_MEMORY, "no memory") : SL_OK;
+}
+
+static int64_t find(sli_heights *heights, int64_t n, int64_t rows, trials *t)
+{
+    int64_t height;
+    check_ok(
+        sli_heights_find(heights, &(sli_height_shape){.n = n}, rows, try_multiples, t, &height));
+    return height;
+}
+
+static void panel_gets_the_next_height_that_passes(void **state)
+{
+    sli_heights *heights = malloc(sizeof *heights);
+    assert_non_null(heights);
+    sli_heights_init(heights);
+    for (int64_t rows = 1; rows < 60; rows++)
+        assert_int_equal(find(heights, 1, rows, &(trials){.grain = 6}), (rows + 5) / 6 * 6);
+    for (int64_t rows = 1; rows < 60; rows++)
+        assert_int_equal(find(heights, 2, rows, &(trials){.grain = 1}), rows);
+    sli_heights_clear(heights);
+    free(heights);
+}
+
+/* Panels are cut where none of the next heights passes. */
+static void height_is_lower_where_none_passes(void **state)
+{
+    sli_heights *heights = malloc(sizeof *heights);
+    assert_non_null(heights);
+    sli_heights_init(heights);
+    assert_int_equal(find(heights, 1, 7, &(trials){.grain = 1000}), 1);
+    assert_int_equal(find(heights, 2, 1, &(trials){.grain = 1000}), 1);
+    assert_int_equal(find(heights, 3, 400, &(trials){.grain = 24}), 408);
+    sli_heights_clear(heights);
+    free(heights);
+}
+
+/* More shapes come than are remembered. */
+static void height_is_tried_once(void **state)
+{
+    sli_heights *heights = malloc(sizeof *heights);
+    trials first = {.grain = 6}, again = {.grain = 6}, others = {.grain = 6};
+    assert_non_null(heights);
+    sli_heights_init(heights);
+    find(heights, 1, 7, &first);
+    assert_true(first.made > 1);
+    assert_int_equal(find(heights, 1, 7, &again), 12);
+    assert_int_equal(again.made, 0);
+    for (int i = 0; i < SLI_HEIGHTS; i++)
+        find(heights, 2, 7 + i, &others);
+    assert_int_equal(find(heights, 1, 7, &again), 12);
+    assert_int_equal(again.made, first.made);
+    sli_heights_clear(heights);
+    free(heights);
+}
+
+static void failed_trial_is_an_error(void **state)
+{
+    sli_heights *heights = malloc(sizeof *heights);
+    trials t = {.grain = 6, .fails = true};
+    int64_t height;
+    assert_non_null(heights);
+    sli_heights_init(heights);
+    check_error(sli_heights_find(heights, &(sli_height_shape){.n = 1}, 7, try_multiples, &t,
+                                 &height),
+                SL_ERR_MEMORY, "no memory");
+    t.fails = false;
+    assert_int_equal(find(heights, 1, 7, &t), 12);
+    sli_heights_clear(heights);
+    free(heights);
+}
+
+static void device_that_cannot_is_refused(void **state)
+{
+    SCOPED(sl_device) *device = NULL;
+    check_ok(sl_device_create_cpu(1, &device));
+    check_ok(sl_device_set_batch_invariant(device, true));
+    check_ok(sl_device_set_batch_invariant(device, false));
+    device->has_batch_invariance = false;
+    check_ok(sl_device_set_batch_invariant(device, false));
+    check_error(sl_device_set_batch_invariant(device, true), SL_ERR_UNSUPPORTED,
+                "on CPUs alone, got the device cpu");
+}
+
+int heights_tests(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(panel_gets_the_next_height_that_passes),
+        cmocka_unit_test(height_is_lower_where_none_passes),
+        cmocka_unit_test(height_is_tried_once),
+        cmocka_unit_test(failed_trial_is_an_error),
+        cmocka_unit_test(device_that_cannot_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
