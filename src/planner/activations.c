@@ -75,11 +75,23 @@ static int64_t logits_bytes(const sli_layout *layout, const sl_stage_plan *stage
                                              SL_PRECISION_F32, is_on_host(layout, stage));
 }
 
+/* What the loss needs at once. Where every backward is in halves, the gradient of all logits waits
+ * for the second one, in the logits' own place in f32. */
+static int64_t head_workspace_bytes(const sli_layout *layout, const sl_stage_plan *stage,
+                                    bool defers_head, const sl_shape *logits)
+{
+    int64_t classes = logits->size[logits->dims - 1];
+    if (!defers_head)
+        return sli_cross_entropy_workspace_bytes(sl_shape_count(logits) / classes, classes,
+                                                 layout->precision, is_on_host(layout, stage));
+    return layout->precision == SL_PRECISION_BF16 ? logits_bytes(layout, stage, logits) : 0;
+}
+
 /* The first `frozen` modules keep nothing but for `slices`, where there are several. *shape is that
  * of the stage's input, and becomes that of its output. The last stage keeps its output, the
  * decoder's input, for the loss, which takes the decoder over. */
 static sl_status plan_micro(const sli_layout *layout, const sl_stage_plan *stage, int frozen,
-                            int slices, sl_shape *shape, micro_plan *out)
+                            int slices, bool defers_head, sl_shape *shape, micro_plan *out)
 {
     const sl_module *model = layout->model;
     int last = sl_module_child_count(model) - 1;
@@ -91,11 +103,9 @@ static sl_status plan_micro(const sli_layout *layout, const sl_stage_plan *stage
         int64_t saved = i == last ? bytes_of(shape) : sl_module_saved_bytes(module, shape);
         int64_t classes = next.size[next.dims - 1], rows = sl_shape_count(&next) / classes;
         bool is_split = i == last && layout->head_blocks > 0;
-        int64_t needed = is_split ? 0
-                         : i == last
-                             ? sli_cross_entropy_workspace_bytes(rows, classes, layout->precision,
-                                                                 is_on_host(layout, stage))
-                             : work_bytes(layout, saved);
+        int64_t needed = is_split    ? 0
+                         : i == last ? head_workspace_bytes(layout, stage, defers_head, &next)
+                                     : work_bytes(layout, saved);
         int64_t exact = i == last ? 0 : sli_module_exact_bytes(module, rows);
         int64_t cached = sli_module_slice_bytes(module, 1, rows);
         if (slices > 1) {
@@ -129,7 +139,7 @@ sl_status sli_layout_count_saved(const sli_layout *layout, int64_t *saved, int64
     for (int i = 0; i < sl_module_child_count(layout->model); i++) {
         const sl_stage_plan stage = {.first = i, .count = 1};
         micro_plan micro;
-        SL_TRY(plan_micro(layout, &stage, frozen, 1, &shape, &micro));
+        SL_TRY(plan_micro(layout, &stage, frozen, 1, false, &shape, &micro));
         saved[i] = micro.saved;
         passed[i] = micro.output;
     }
@@ -351,6 +361,21 @@ static sl_status allocate_work(int stages, plan_work *work)
                : sli_no_memory(NULL, "the plan of %d stages", stages);
 }
 
+/* Whether the last stage has all its backwards in halves. */
+static bool defers_last_stage(const sl_schedule *schedule)
+{
+    int last = sl_schedule_stages(schedule) - 1;
+    const sl_action *row;
+    int count = sl_schedule_actions(schedule, sl_schedule_placement(schedule)[last], &row);
+    bool has_halves = false;
+    for (int i = 0; i < count; i++) {
+        if (row[i].stage == last && row[i].kind == SL_ACTION_BACKWARD)
+            return false;
+        has_halves |= row[i].stage == last && row[i].kind == SL_ACTION_BACKWARD_INPUT;
+    }
+    return has_halves;
+}
+
 /* `schedule` is the layout's table, as far as the stages go backward. */
 static sl_status plan_training_step(const sli_layout *layout, const sl_schedule *schedule,
                                     const plan_work *work, sl_stage_plan *stages)
@@ -358,10 +383,12 @@ static sl_status plan_training_step(const sli_layout *layout, const sl_schedule 
     int slices = sl_schedule_slices(schedule);
     int count = sl_schedule_stages(schedule), micro_count = sl_schedule_micros(schedule) * slices;
     sl_shape shape = sl_shape_2d(layout->micro_rows, (layout->row_tokens + slices - 1) / slices);
+    bool defers_head = defers_last_stage(schedule);
     micro_plan *micros = work->micros;
     stage_use *counted = work->counted, *uses = work->uses;
     for (int s = 0; s < count; s++)
-        SL_TRY(plan_micro(layout, &stages[s], work->frozen, slices, &shape, &micros[s]));
+        SL_TRY(
+            plan_micro(layout, &stages[s], work->frozen, slices, defers_head, &shape, &micros[s]));
     if (layout->head_blocks > 0)
         plan_head(layout, schedule, &shape, micros);
     for (int s = 0; s < count; s++)
@@ -388,7 +415,7 @@ static sl_status plan_evaluation(const sli_layout *layout, int frozen, sl_stage_
     for (int s = 0; s < sl_schedule_stages(layout->table); s++) {
         sl_stage_plan *stage = &stages[s];
         micro_plan micro;
-        SL_TRY(plan_micro(layout, stage, frozen, 1, &shape, &micro));
+        SL_TRY(plan_micro(layout, stage, frozen, 1, false, &shape, &micro));
         stage->activation_bytes =
             larger(stage->activation_bytes, layout->eval_micros * micro.input + 2 * micro.output);
         stage->workspace_bytes = larger(stage->workspace_bytes, micro.forward_only);

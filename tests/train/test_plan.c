@@ -458,6 +458,34 @@ static void copies_of_tied_parameters_in_other_processes_are_planned_for(void **
     assert_int_equal(apart.stage[1].gradient_bytes, here.stage[1].gradient_bytes);
 }
 
+/* A backward in halves leaves the gradient of all logits to the second, in their own place: what
+ * the loss needs besides is an evaluation's, of fewer rows. */
+static void logits_of_a_backward_in_halves_are_planned_once(void **state)
+{
+    static const char *const schedules[] = {"gpipe", "zb-h1"};
+    const sl_shape one_row = sl_shape_2d(35, 20000);
+    sl_train_options options = {0};
+    sl_plan plans[2];
+    check_ok(sl_train_options_preset("pipeline-tutorial", &options));
+    options.model.ntokens = 20000;
+    options.model.emsize = options.model.nhid = 16;
+    options.model.nhead = options.model.nlayers = 2;
+    options.pipeline_ranks = 2;
+    options.replicas = options.chunks = 1;
+    options.recompute = SL_RECOMPUTE_NEVER;
+    options.batch_size = 4;
+    options.eval_batch_size = 1;
+    options.bptt = 35;
+    for (int i = 0; i < 2; i++) {
+        options.schedule = schedules[i];
+        plans[i] = plan_of_launch(&options, NULL);
+    }
+    int64_t row_bytes = sl_shape_count(&one_row) * 4;
+    assert_int_equal(plans[0].stage[1].workspace_bytes, 4 * row_bytes);
+    assert_int_equal(plans[1].stage[1].workspace_bytes, row_bytes);
+    assert_true(plans[1].stage[1].activation_bytes > 4 * row_bytes);
+}
+
 static void memory_of_cuda_devices_is_not_the_hosts(void **state)
 {
     sl_train_options options = {0};
@@ -530,6 +558,7 @@ int plan_tests(void)
         cmocka_unit_test(runs_that_do_not_fit_are_refused_with_what_would),
         cmocka_unit_test(copies_for_checkpoints_are_the_first_replicas),
         cmocka_unit_test(copies_of_tied_parameters_in_other_processes_are_planned_for),
+        cmocka_unit_test(logits_of_a_backward_in_halves_are_planned_once),
         cmocka_unit_test(memory_of_cuda_devices_is_not_the_hosts),
         cmocka_unit_test(options_that_are_refused_are_not_said_to_fit),
         cmocka_unit_test_setup_teardown(frozen_layers_take_no_activations, small_corpus_create,
