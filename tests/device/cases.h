@@ -266,6 +266,7 @@ typedef struct lab {
     lab_family families[LAB_FAMILIES];
     sl_device_list *named; /* NULL: the CPUs */
     uint64_t seed;         /* of all random numbers: SLUICE_TEST_SEED */
+    size_t each;           /* case of the list is run: SLUICE_TEST_EACH */
 } lab;
 
 /* For cmocka's groups; *state is a lab. */

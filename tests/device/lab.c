@@ -26,11 +26,12 @@ static sl_status create_named(const char *names, lab *made)
     return SL_OK;
 }
 
-/* Kernels of every instruction set are split over threads alike: ThreadSanitizer watches one. */
+/* Kernels of every instruction set are split over threads alike: ThreadSanitizer watches one. What
+ * threads do to each other is alike in all cases of a kind. */
 #ifdef __SANITIZE_THREAD__
-enum { ISAS = 1 };
+enum { ISAS = 1, EACH = 4 };
 #else
-enum { ISAS = 3 };
+enum { ISAS = 3, EACH = 1 };
 #endif
 
 static sl_status create_cpus(lab *made)
@@ -104,7 +105,9 @@ int lab_create(void **state)
 {
     lab *all = calloc(1, sizeof *all);
     const char *names = getenv("SLUICE_TEST_DEVICES"), *seed = getenv("SLUICE_TEST_SEED");
+    const char *each = getenv("SLUICE_TEST_EACH");
     *state = all;
+    all->each = each ? strtoull(each, NULL, 10) : EACH;
     all->seed = seed ? strtoull(seed, NULL, 10) : 20240229u;
     print_message("seed %llu\n", (unsigned long long)all->seed);
     sl_status status = create_devices(all, names);

@@ -5,7 +5,7 @@ ranks, to the middle of the training, in layouts of 4 x 1, 2 x 2 and 1 x 4 repli
 each time the launcher must say which rank was killed, in a pipeline that trains with its stage, and
 soon nothing may be left. Suspending the whole job, as `scontrol suspend` and a frozen
 control group do, for longer than ranks may be silent: the launcher, mpirun and the ranks wake in any
-order, and the training goes on, as it does after Ctrl-Z. A quarter of SLUICE_KILLS are killed, 5 where it is not set;
+order, and the training goes on, as it does after Ctrl-Z. A tenth of SLUICE_KILLS are killed, and at least 3;
 SLUICE_TEST_SEED draws other ranks, moments and orders.
 """
 
@@ -120,13 +120,12 @@ def kill_one(folder, draw, replicas, stages):
 def suspend(folder, draw):
     with Job(folder) as job:
         job.wait_for_step(10)
-        for _ in range(2):
-            job.send(signal.SIGSTOP, draw)
-            time.sleep(SILENT_SECONDS + 2.5)
-            job.send(signal.SIGCONT, draw, 0.2)  # each wakes a little after another one
-            job.wait_for_step(job.steps() + 1)
-            time.sleep(SILENT_SECONDS + 1)  # who has been given up shows by then
-            job.wait_for_step(job.steps() + 1)
+        job.send(signal.SIGSTOP, draw)
+        time.sleep(SILENT_SECONDS + 2.5)
+        job.send(signal.SIGCONT, draw, 0.2)  # each wakes a little after another one
+        job.wait_for_step(job.steps() + 1)
+        time.sleep(SILENT_SECONDS + 1)  # who has been given up shows by then
+        job.wait_for_step(job.steps() + 1)
         job.process.send_signal(signal.SIGTSTP)  # Ctrl-Z
         time.sleep(SILENT_SECONDS + 2)
         steps = job.steps()
@@ -142,11 +141,11 @@ def suspend(folder, draw):
     for words in ("cannot be reached", "was lost", "died", "within"):
         if words in err:
             sys.exit(f"FAILED: {err}")
-    print("a job that was suspended three times went on")
+    print("a job that was suspended twice went on")
 
 
 def main():
-    kills = int(os.environ.get("SLUICE_KILLS", "20")) // 4
+    kills = max(len(LAYOUTS), int(os.environ.get("SLUICE_KILLS", "0")) // 10)
     seed = int(os.environ.get("SLUICE_TEST_SEED", "1"))
     draw = random.Random(seed)
     print(f"seed {seed}")
