@@ -89,6 +89,15 @@ char *sl_escape_text(const char *text, bool lines);
             return sl_try_status_;                                                                 \
     } while (0)
 
+/* SL_TRY where something is to be freed: sets the caller's `sl_status status`, and after an error
+ * goes to its label `fail`. */
+#define SL_TRY_OR_FAIL(expression)                                                                 \
+    do {                                                                                           \
+        status = (expression);                                                                     \
+        if (status != SL_OK)                                                                       \
+            goto fail;                                                                             \
+    } while (0)
+
 SL_API_END
 
 #endif

@@ -56,11 +56,11 @@ static sl_status write_logits(const char *path, const cli_saved_model *model,
     int32_t *ids = cli_allocate((size_t)count, 2 * sizeof *ids); /* inputs, then targets */
     int64_t *wide = cli_allocate((size_t)count, 2 * sizeof *wide);
     float *values = NULL;
-    sl_status status = sl_batches_block(batches, 0, ids, ids + count);
-    if (status == SL_OK)
-        status = sl_compute_logits(model->pipe, ids, rows, length, &values, &ntokens);
-    if (status != SL_OK || !model->prints)
-        goto done;
+    sl_status status;
+    SL_TRY_OR_FAIL(sl_batches_block(batches, 0, ids, ids + count));
+    SL_TRY_OR_FAIL(sl_compute_logits(model->pipe, ids, rows, length, &values, &ntokens));
+    if (!model->prints)
+        goto fail;
     for (int64_t i = 0; i < 2 * count; i++)
         wide[i] = ids[i];
     const sl_safetensors_item items[] = {{"inputs", SL_I64, shape, wide},
@@ -68,7 +68,7 @@ static sl_status write_logits(const char *path, const cli_saved_model *model,
                                          {"logits", SL_F32, sl_shape_3d(rows, length, ntokens),
                                           values}};
     status = sl_safetensors_save(path, items, sizeof items / sizeof *items, NULL, 0);
-done:
+fail:
     free(values);
     free(wide);
     free(ids);
@@ -155,7 +155,8 @@ static sl_status evaluate_rows(const settings *parsed, const cli_saved_model *mo
                                                 .max_batches = run->eval_max_batches},
                          &result);
     sl_rows_destroy(&rows);
-    return status == SL_OK && model->prints ? print_result(parsed, &result) : status;
+    SL_TRY(status);
+    return model->prints ? print_result(parsed, &result) : SL_OK;
 }
 
 /* ---- Multiple choice ---------------------------------------------------------------------- */
@@ -209,17 +210,6 @@ static sl_status answer(const settings *parsed, const cli_saved_model *model)
     return model->prints ? print_choices(parsed, &found) : SL_OK;
 }
 
-static sl_status run_on_task(cli_line *line, settings *parsed)
-{
-    cli_saved_model model = {0};
-    refuse_options_of_data(line);
-    sl_status status = cli_saved_model_load(&parsed->run, (cli_model_needs){0}, &model);
-    if (status == SL_OK)
-        status = answer(parsed, &model);
-    cli_saved_model_clear(&model);
-    return status;
-}
-
 /* ---- The command -------------------------------------------------------------------------- */
 
 /* Where `data` has rows, *path is the file of the split. */
@@ -235,34 +225,34 @@ static sl_status find_rows(const char *data, sl_split split, char **path)
                       : SL_OK;
 }
 
-static sl_status run_on_rows(cli_line *line, settings *parsed, const char *path)
+static sl_status find_data(cli_line *line, const settings *parsed, char **rows,
+                           cli_model_needs *needs)
 {
-    cli_saved_model model = {0};
+    const sl_train_options *run = &parsed->run;
+    if (sl_is_source(run->data))
+        cli_refuse("--data: eval takes one source, DIR or FILE, got %s", run->data);
+    SL_TRY(find_rows(run->data, parsed->split, rows));
+    if (*rows && parsed->logits)
+        cli_refuse("--logits writes those of a text, and %s has rows of ids", *rows);
     if (parsed->logits)
-        cli_refuse("--logits writes those of a text, and %s has rows of ids", path);
-    bool is_tokens = cli_name_ends_with(path, ".bin"); /* whose rows may be of any length */
-    const cli_model_needs needs = {.line = line,
-                                   .context = is_tokens ? "bptt" : NULL,
-                                   .given = parsed->run.bptt};
-    sl_status status = cli_saved_model_load(&parsed->run, needs, &model);
-    if (status == SL_OK) {
-        if (is_tokens)
-            parsed->run.bptt = cli_context(line, "bptt", parsed->run.bptt, &model);
-        status = evaluate_rows(parsed, &model, path);
-    }
-    cli_saved_model_clear(&model);
-    return status;
+        SL_TRY(sl_error_context(sl_train_check_output(run, parsed->logits), "--logits: "));
+    bool any_length = !*rows || cli_name_ends_with(*rows, ".bin"); /* as a text's rows have it */
+    *needs = (cli_model_needs){.tokenizer = !*rows,
+                               .line = line,
+                               .context = any_length ? "bptt" : NULL,
+                               .given = run->bptt};
+    return SL_OK;
 }
 
-static sl_status evaluate_split(cli_line *line, settings *parsed, const cli_saved_model *model)
+static sl_status evaluate_split(const settings *parsed, const cli_saved_model *model)
 {
     sl_tokens tokens = {0};
     char *path;
-    parsed->run.bptt = cli_context(line, "bptt", parsed->run.bptt, model);
+    sl_status status;
     SL_TRY(sl_split_path(parsed->run.data, parsed->split, &path));
-    sl_status status = sl_split_read(model->vocab, parsed->run.data, parsed->split, &tokens);
-    if (status == SL_OK)
-        status = evaluate_text(parsed, model, path, &tokens);
+    SL_TRY_OR_FAIL(sl_split_read(model->vocab, parsed->run.data, parsed->split, &tokens));
+    SL_TRY_OR_FAIL(evaluate_text(parsed, model, path, &tokens));
+fail:
     sl_tokens_free(&tokens);
     free(path);
     return status;
@@ -272,29 +262,24 @@ static sl_status run_eval(cli_line *line, void *settings_read)
 {
     settings *parsed = settings_read;
     cli_saved_model model = {0};
-    char *path = NULL;
+    cli_model_needs needs = {0};
+    char *rows = NULL;
+    sl_status status;
     if (!parsed->run.init || (!parsed->run.data && !parsed->task))
         cli_refuse("eval needs --init DIR, and --data DIR|FILE or --task FILE");
     if (parsed->task)
-        return run_on_task(line, parsed);
-    if (sl_is_source(parsed->run.data))
-        cli_refuse("--data: eval takes one source, DIR or FILE, got %s", parsed->run.data);
-    SL_TRY(find_rows(parsed->run.data, parsed->split, &path));
-    if (path) {
-        sl_status status = run_on_rows(line, parsed, path);
-        free(path);
-        return status;
-    }
-    if (parsed->logits)
-        SL_TRY(sl_error_context(sl_train_check_output(&parsed->run, parsed->logits), "--logits: "));
-    const cli_model_needs needs = {.tokenizer = true,
-                                   .line = line,
-                                   .context = "bptt",
-                                   .given = parsed->run.bptt};
-    sl_status status = cli_saved_model_load(&parsed->run, needs, &model);
-    if (status == SL_OK)
-        status = evaluate_split(line, parsed, &model);
+        refuse_options_of_data(line);
+    else
+        SL_TRY_OR_FAIL(find_data(line, parsed, &rows, &needs));
+    SL_TRY_OR_FAIL(cli_saved_model_load(&parsed->run, needs, &model));
+    if (needs.context)
+        parsed->run.bptt = cli_context(line, "bptt", parsed->run.bptt, &model);
+    SL_TRY_OR_FAIL(parsed->task ? answer(parsed, &model)
+                   : rows       ? evaluate_rows(parsed, &model, rows)
+                                : evaluate_split(parsed, &model));
+fail:
     cli_saved_model_clear(&model);
+    free(rows);
     return status;
 }
 

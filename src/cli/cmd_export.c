@@ -91,9 +91,10 @@ static sl_status run_export(cli_line *line, void *settings_read)
     refuse_input(output, parsed->run.adapter);
     SL_TRY(sl_error_context(sl_train_check_output(&parsed->run, output),
                             "%s: ", file ? kind : "--output"));
-    sl_status status = cli_saved_model_load(&parsed->run, (cli_model_needs){0}, &model);
-    if (status == SL_OK)
-        status = write_model(parsed, &model);
+    sl_status status;
+    SL_TRY_OR_FAIL(cli_saved_model_load(&parsed->run, (cli_model_needs){0}, &model));
+    SL_TRY_OR_FAIL(write_model(parsed, &model));
+fail:
     cli_saved_model_clear(&model);
     return status;
 }

@@ -137,11 +137,12 @@ static sl_status continue_prompt(const settings *parsed, const cli_saved_model *
 {
     sl_tokens tokens = {0};
     cli_made_text text = {NULL};
-    sl_status status = parsed->prompt_ids
-                           ? read_prompt_ids(parsed->prompt_ids, model->options.ntokens, &tokens)
-                           : cli_prompt_encode(model, prompt, &tokens);
-    if (status == SL_OK)
-        status = continue_text(parsed, model, &tokens, true, &text);
+    sl_status status;
+    SL_TRY_OR_FAIL(parsed->prompt_ids
+                       ? read_prompt_ids(parsed->prompt_ids, model->options.ntokens, &tokens)
+                       : cli_prompt_encode(model, prompt, &tokens));
+    SL_TRY_OR_FAIL(continue_text(parsed, model, &tokens, true, &text));
+fail:
     cli_made_text_clear(&text);
     sl_tokens_free(&tokens);
     return status;
@@ -209,20 +210,21 @@ static sl_status talk_by_lines(const settings *parsed, const cli_saved_model *mo
 {
     cli_lines lines = {.from = stdin, .name = "standard input"};
     const char *line;
-    sl_status status = SL_OK;
+    sl_status status;
     const sl_group *group = sl_pipe_group(model->pipe);
     if (group && sl_group_size(group) > 1)
         return sl_error(SL_ERR_UNSUPPORTED,
                         "--chat - reads the standard input of one process, but there are %d",
                         sl_group_size(group));
-    while (status == SL_OK) {
+    for (;;) {
         if (isatty(STDIN_FILENO))
             fputs("> ", stderr);
-        status = cli_lines_next(&lines, &line);
-        if (status != SL_OK || !line)
+        SL_TRY_OR_FAIL(cli_lines_next(&lines, &line));
+        if (!line)
             break;
-        status = say(parsed, model, line, talk);
+        SL_TRY_OR_FAIL(say(parsed, model, line, talk));
     }
+fail:
     cli_lines_clear(&lines);
     return status;
 }
@@ -271,20 +273,19 @@ static sl_status run_generate(cli_line *line, void *settings_read)
                                     .line = line,
                                     .context = "context",
                                     .given = parsed->generation.context};
-    sl_status status = cli_saved_model_load(&parsed->run, needed, &model);
-    if (status == SL_OK) {
-        const sl_vocab *vocab = model.vocab ? model.vocab : sl_saved_model_vocab(model.saved);
-        bool has_words =
-            vocab ? sl_vocab_has_words(vocab) : model.options.family == SL_FAMILY_TUTORIALS;
-        parsed->generation.never = has_words ? SL_VOCAB_UNKNOWN : -1;
-        parsed->generation.end = vocab ? sl_vocab_end(vocab) : -1;
-        parsed->generation.stops = parsed->generation.end >= 0;
-        parsed->generation.context =
-            cli_context(line, "context", parsed->generation.context, &model);
-        status = parsed->chat      ? chat(parsed, &model)
-                 : parsed->prompts ? continue_prompts(parsed, &model)
-                                   : continue_prompt(parsed, &model, parsed->prompt);
-    }
+    sl_status status;
+    SL_TRY_OR_FAIL(cli_saved_model_load(&parsed->run, needed, &model));
+    const sl_vocab *vocab = model.vocab ? model.vocab : sl_saved_model_vocab(model.saved);
+    bool has_words =
+        vocab ? sl_vocab_has_words(vocab) : model.options.family == SL_FAMILY_TUTORIALS;
+    parsed->generation.never = has_words ? SL_VOCAB_UNKNOWN : -1;
+    parsed->generation.end = vocab ? sl_vocab_end(vocab) : -1;
+    parsed->generation.stops = parsed->generation.end >= 0;
+    parsed->generation.context = cli_context(line, "context", parsed->generation.context, &model);
+    SL_TRY_OR_FAIL(parsed->chat      ? chat(parsed, &model)
+                   : parsed->prompts ? continue_prompts(parsed, &model)
+                                     : continue_prompt(parsed, &model, parsed->prompt));
+fail:
     cli_saved_model_clear(&model);
     return status;
 }

@@ -127,15 +127,15 @@ static sl_status print_model(const settings *parsed, sl_module *model)
     sl_plan *plan;
     size_t modules = (size_t)sl_module_child_count(model);
     sl_module_profile *times = parsed->profile ? cli_allocate(modules, sizeof *times) : NULL;
-    sl_status status = sl_plan_create(&parsed->run, NULL, model, times, &plan);
-    if (status == SL_OK) {
-        print_modules(&parsed->run, model, times);
-        printf("\n");
-        for (int r = 0; r < plan->options.replicas; r++)
-            cli_plan_print_stages(plan, r);
-        print_memory(&parsed->run, plan, model);
-        printf("Total parameters in model: %s\n", cli_count_text(plan->total_parameters).text);
-    }
+    sl_status status;
+    SL_TRY_OR_FAIL(sl_plan_create(&parsed->run, NULL, model, times, &plan));
+    print_modules(&parsed->run, model, times);
+    printf("\n");
+    for (int r = 0; r < plan->options.replicas; r++)
+        cli_plan_print_stages(plan, r);
+    print_memory(&parsed->run, plan, model);
+    printf("Total parameters in model: %s\n", cli_count_text(plan->total_parameters).text);
+fail:
     sl_plan_destroy(&plan);
     free(times);
     return status;

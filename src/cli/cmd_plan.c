@@ -151,11 +151,14 @@ static sl_status show_plans(const settings *parsed, const cli_plans *found)
     char *text;
     SL_TRY(write_picture(parsed, found));
     SL_TRY(cli_plans_json(found, &text));
-    sl_status status = parsed->output ? sl_train_write_output(parsed->output, text) : SL_OK;
-    if (status == SL_OK && parsed->json)
+    sl_status status = SL_OK;
+    if (parsed->output)
+        SL_TRY_OR_FAIL(sl_train_write_output(parsed->output, text));
+    if (parsed->json)
         fputs(text, stdout);
-    else if (status == SL_OK)
-        status = cli_plans_print(found);
+    else
+        SL_TRY_OR_FAIL(cli_plans_print(found));
+fail:
     free(text);
     return status;
 }
@@ -290,13 +293,14 @@ static sl_status run_plan(cli_line *line, void *settings_read)
     if (parsed->what_if && (parsed->json || parsed->output))
         cli_refuse("--what-if cannot be combined with --%s: --csv writes its points",
                    parsed->json ? "json" : "output");
-    sl_status status = check_outputs(parsed);
-    if (status == SL_OK)
-        status = has_log           ? search_by_log(line, parsed, &logged, &found)
-                 : parsed->cluster ? plan_cluster(line, parsed)
-                                   : search_by_profile(line, parsed, &found);
-    if (status == SL_OK && !parsed->cluster)
-        status = show_plans(parsed, &found);
+    sl_status status;
+    SL_TRY_OR_FAIL(check_outputs(parsed));
+    SL_TRY_OR_FAIL(has_log           ? search_by_log(line, parsed, &logged, &found)
+                   : parsed->cluster ? plan_cluster(line, parsed)
+                                     : search_by_profile(line, parsed, &found));
+    if (!parsed->cluster)
+        SL_TRY_OR_FAIL(show_plans(parsed, &found));
+fail:
     cli_logged_run_clear(&logged);
     free(room);
     return status;

@@ -56,10 +56,11 @@ static sl_status profile_links(const settings *parsed, const sl_launch_info *lau
     sl_group *group;
     char *text = NULL;
     SL_TRY(cli_group_create(launch, &group));
-    sl_status status =
-        sl_profile_links(group, parsed->rack_nodes > 0 ? parsed->rack_nodes : 0, &text);
-    if (status == SL_OK && launch->rank == 0)
-        status = show(parsed, text);
+    sl_status status;
+    SL_TRY_OR_FAIL(sl_profile_links(group, parsed->rack_nodes > 0 ? parsed->rack_nodes : 0, &text));
+    if (launch->rank == 0)
+        SL_TRY_OR_FAIL(show(parsed, text));
+fail:
     free(text);
     sl_group_destroy(&group);
     return status;

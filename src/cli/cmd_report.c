@@ -70,11 +70,12 @@ static sl_status run_report(cli_line *line, void *settings_read)
     const settings *parsed = settings_read;
     if (count < 1 || count > MOST_LOGS)
         cli_refuse("report needs 1 to %d run logs, got %d", MOST_LOGS, count);
-    sl_status status = check_output(parsed->output, line);
-    for (int i = 0; i < count && status == SL_OK; i++)
-        status = sli_run_history_read(line->words[i], &runs[i]);
-    if (status == SL_OK)
-        status = write_report(parsed, (const sli_run_history *const *)runs, count);
+    sl_status status;
+    SL_TRY_OR_FAIL(check_output(parsed->output, line));
+    for (int i = 0; i < count; i++)
+        SL_TRY_OR_FAIL(sli_run_history_read(line->words[i], &runs[i]));
+    SL_TRY_OR_FAIL(write_report(parsed, (const sli_run_history *const *)runs, count));
+fail:
     for (int i = 0; i < count; i++)
         sli_run_history_destroy(&runs[i]);
     return status;

@@ -83,10 +83,11 @@ static sl_status open_table(const settings *parsed, const double costs[3], sl_sc
     wanted.virtual_stages = stages / wanted.ranks;
     wanted.placement = placement;
     sl_schedule_destroy(out);
-    sl_status status =
-        sl_placement_parse(parsed->run.placement, wanted.ranks, wanted.virtual_stages, placement);
-    if (status == SL_OK)
-        status = sl_schedule_open(schedule, &wanted, out);
+    sl_status status;
+    SL_TRY_OR_FAIL(
+        sl_placement_parse(parsed->run.placement, wanted.ranks, wanted.virtual_stages, placement));
+    SL_TRY_OR_FAIL(sl_schedule_open(schedule, &wanted, out));
+fail:
     free(placement);
     return status;
 }
@@ -117,10 +118,11 @@ static sl_status simulate(const sl_schedule *schedule, const settings *parsed,
                                                              .link = parsed->link},
                                             out);
     free(forward);
-    if (status == SL_OK && !isfinite(out->makespan))
-        return sl_error(SL_ERR_INVALID,
-                        "the makespan is not finite: --costs or --comm is too large");
-    return status;
+    SL_TRY(status);
+    return isfinite(out->makespan)
+               ? SL_OK
+               : sl_error(SL_ERR_INVALID,
+                          "the makespan is not finite: --costs or --comm is too large");
 }
 
 /* ---- What is shown ----------------------------------------------------------------------- */

@@ -108,11 +108,11 @@ static sl_status write_text(const sl_vocab *vocab, const char *text, size_t byte
     int32_t *ids = NULL;
     int64_t count;
     char *decoded = NULL;
-    sl_status status = read_ids(vocab, text, bytes, &ids, &count);
-    if (status == SL_OK)
-        status = sl_tokens_decode(vocab, ids, count, &decoded, &bytes);
-    if (status == SL_OK)
-        (void)fwrite(decoded, 1, bytes, stdout); /* cli_finish sees an error */
+    sl_status status;
+    SL_TRY_OR_FAIL(read_ids(vocab, text, bytes, &ids, &count));
+    SL_TRY_OR_FAIL(sl_tokens_decode(vocab, ids, count, &decoded, &bytes));
+    (void)fwrite(decoded, 1, bytes, stdout); /* cli_finish sees an error */
+fail:
     free(decoded);
     free(ids);
     return status;
@@ -189,16 +189,16 @@ static sl_status run_tokenize(cli_line *line, void *settings_read)
     if ((parsed->output != NULL) != (line->word_count > 0))
         cli_refuse(parsed->output ? "tokenize --output needs the files of a text"
                                   : "--print and --decode read standard input, not files");
+    sl_status status;
     SL_TRY(sl_vocab_open(parsed->tokenizer, parsed->splitter, &vocab));
     if (parsed->output) {
-        sl_status written = write_tokens(parsed, line, vocab);
-        sl_vocab_destroy(&vocab);
-        return written;
+        SL_TRY_OR_FAIL(write_tokens(parsed, line, vocab));
+    } else {
+        SL_TRY_OR_FAIL(read_input(&text, &bytes));
+        SL_TRY_OR_FAIL(parsed->print ? print_ids(parsed, vocab, text, bytes)
+                                     : write_text(vocab, text, bytes));
     }
-    sl_status status = read_input(&text, &bytes);
-    if (status == SL_OK)
-        status =
-            parsed->print ? print_ids(parsed, vocab, text, bytes) : write_text(vocab, text, bytes);
+fail:
     free(text);
     sl_vocab_destroy(&vocab);
     return status;

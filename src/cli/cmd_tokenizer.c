@@ -82,9 +82,9 @@ static sl_status run_tokenizer(cli_line *line, void *settings_read)
     sl_status status = sl_bpe_train((const char *const *)line->words + 1, line->word_count - 1,
                                     &training, parsed->output, &trained);
     free(special);
-    if (status == SL_OK)
-        show(parsed, line, &trained);
-    return status;
+    SL_TRY(status);
+    show(parsed, line, &trained);
+    return SL_OK;
 }
 
 const cli_command cmd_tokenizer = {

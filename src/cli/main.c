@@ -47,9 +47,10 @@ static int run_command(const cli_command *chosen, char **argv)
 {
     cli_line line;
     void *settings = cli_allocate(1, chosen->settings_bytes);
-    sl_status status = cli_line_read(chosen, argv, settings, &line);
-    if (status == SL_OK)
-        status = chosen->run(&line, settings);
+    sl_status status;
+    SL_TRY_OR_FAIL(cli_line_read(chosen, argv, settings, &line));
+    SL_TRY_OR_FAIL(chosen->run(&line, settings));
+fail:
     if (status != SL_OK)
         cli_name_options(chosen, status);
     int exit_status = cli_finish(status);

@@ -80,14 +80,13 @@ static sl_status start_reader(const cli_progress_options *options, cli_outputs *
     out->reader = pipe2(input, O_CLOEXEC) == 0 && pipe2(output, O_CLOEXEC) == 0 ? fork() : -1;
     if (out->reader == 0)
         become_reader(words, input[0], output[1], out->unnamed_log ? fileno(out->unnamed_log) : -1);
-    sl_status status = out->reader > 0 ? SL_OK
-                                       : sl_error(SL_ERR_IO, "sluice watch cannot be started: %s",
-                                                  strerror(errno));
+    int error = errno;
     close(input[0]);
     close(output[1]);
     out->reader_input = input[1];
-    if (status == SL_OK)
-        status = read_ready_line(output[0]);
+    sl_status status = out->reader > 0 ? read_ready_line(output[0])
+                                       : sl_error(SL_ERR_IO, "sluice watch cannot be started: %s",
+                                                  strerror(error));
     close(output[0]);
     if (status != SL_OK && out->reader > 0) {
         kill(out->reader, SIGKILL);

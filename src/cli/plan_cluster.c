@@ -306,17 +306,17 @@ sl_status cli_plan_cluster(const sl_plan_search_options *options, const cli_clus
     sl_plan_search_options search = *options;
     char *text = NULL;
     search.most_drawn = most_drawn;
-    sl_status status = sl_plan_search_cluster(&search, asked->cluster, &found);
-    if (status == SL_OK)
-        status = make_json(&found, asked->cluster, asked->tokens, &text);
-    if (status == SL_OK && asked->output)
-        status = sl_train_write_output(asked->output, text);
-    if (status == SL_OK)
-        status = write_cluster_picture(asked->svg, &found);
-    if (status == SL_OK && asked->json)
+    sl_status status;
+    SL_TRY_OR_FAIL(sl_plan_search_cluster(&search, asked->cluster, &found));
+    SL_TRY_OR_FAIL(make_json(&found, asked->cluster, asked->tokens, &text));
+    if (asked->output)
+        SL_TRY_OR_FAIL(sl_train_write_output(asked->output, text));
+    SL_TRY_OR_FAIL(write_cluster_picture(asked->svg, &found));
+    if (asked->json)
         fputs(text, stdout);
-    else if (status == SL_OK)
-        status = print_table(&found, asked->cluster, asked->tokens);
+    else
+        SL_TRY_OR_FAIL(print_table(&found, asked->cluster, asked->tokens));
+fail:
     free(text);
     sl_cluster_plans_clear(&found);
     return status;

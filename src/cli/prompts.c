@@ -115,9 +115,10 @@ static sl_status encode_messages(const cli_saved_model *model, const json_t *lis
     if (count == 0)
         return sl_error(SL_ERR_FORMAT, "\"messages\" must be a list that is not empty");
     sl_message *messages = cli_allocate(count, sizeof *messages);
-    sl_status status = read_messages(list, messages);
-    if (status == SL_OK)
-        status = sl_chat_encode(model->vocab, messages, count, out);
+    sl_status status;
+    SL_TRY_OR_FAIL(read_messages(list, messages));
+    SL_TRY_OR_FAIL(sl_chat_encode(model->vocab, messages, count, out));
+fail:
     free(messages);
     return status;
 }
@@ -210,16 +211,14 @@ static sl_status add_prompts(prompts *self, FILE *file)
     const char *path = self->options->path, *line;
     cli_lines lines = {.from = file, .name = path};
     sl_status status;
-    while ((status = cli_lines_next(&lines, &line)) == SL_OK && line) {
-        status =
-            sl_error_context(add_prompt(self, line), "%s: line %" PRId64 ": ", path, lines.number);
-        if (status != SL_OK)
-            break;
-    }
-    cli_lines_clear(&lines);
+    while ((status = cli_lines_next(&lines, &line)) == SL_OK && line)
+        SL_TRY_OR_FAIL(
+            sl_error_context(add_prompt(self, line), "%s: line %" PRId64 ": ", path, lines.number));
     if (status == SL_OK && self->count == 0)
         status =
             sl_error(SL_ERR_FORMAT, "%s: expected a prompt on each line, but there is none", path);
+fail:
+    cli_lines_clear(&lines);
     return status;
 }
 
@@ -269,13 +268,13 @@ static sl_status read_prompts(prompts *self)
 {
     char *content = NULL;
     int64_t bytes = 0;
-    sl_status status = read_together(self, &content, &bytes);
-    FILE *file = status == SL_OK && bytes > 0 ? fmemopen(content, (size_t)bytes, "r")
-                                              : fopen("/dev/null", "r");
-    if (status == SL_OK && !file)
-        status = sl_error(SL_ERR_MEMORY, "%s: no memory for its lines", self->options->path);
-    if (status == SL_OK)
-        status = add_prompts(self, file);
+    FILE *file = NULL;
+    sl_status status;
+    SL_TRY_OR_FAIL(read_together(self, &content, &bytes));
+    file = bytes > 0 ? fmemopen(content, (size_t)bytes, "r") : fopen("/dev/null", "r");
+    status = file ? add_prompts(self, file)
+                  : sl_error(SL_ERR_MEMORY, "%s: no memory for its lines", self->options->path);
+fail:
     if (file)
         fclose(file);
     free(content);
@@ -358,13 +357,13 @@ static sl_status print_block(const prompts *self, int64_t number)
     const prompt *one = &self->all[number];
     const sl_text *text = &self->texts[number];
     cli_made_text made = {.vocab = self->model->vocab};
-    sl_status status = SL_OK;
+    sl_status status;
     if (number > 0)
         puts("");
-    for (int64_t i = one->answers ? one->prompt_ids : 0; i < text->length && status == SL_OK; i++)
-        status = cli_made_text_add(&made, text->ids[i]);
-    if (status == SL_OK)
-        status = cli_made_text_end(&made);
+    for (int64_t i = one->answers ? one->prompt_ids : 0; i < text->length; i++)
+        SL_TRY_OR_FAIL(cli_made_text_add(&made, text->ids[i]));
+    SL_TRY_OR_FAIL(cli_made_text_end(&made));
+fail:
     cli_made_text_clear(&made);
     return status;
 }
@@ -417,9 +416,10 @@ sl_status cli_prompts_run(const cli_prompts_options *options, const cli_saved_mo
     prompts self = {.options = options,
                     .model = model,
                     .is_json = cli_name_ends_with(options->path, ".jsonl")};
-    sl_status status = read_prompts(&self);
-    if (status == SL_OK)
-        status = write_texts(&self);
+    sl_status status;
+    SL_TRY_OR_FAIL(read_prompts(&self));
+    SL_TRY_OR_FAIL(write_texts(&self));
+fail:
     clear_prompts(&self);
     return status;
 }

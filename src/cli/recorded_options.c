@@ -175,10 +175,9 @@ sl_status cli_options_recover(cli_line *line, const sl_launch_info *launch, void
         cli_line_value(line, "config"))
         return SL_OK;
     const char *path = is_auto ? directory : resume;
-    sl_status status = read_together(launch, line, path, &text);
-    json_t *options = status == SL_OK ? json_loads(text, 0, NULL) : NULL;
-    if (status == SL_OK && !options)
-        status = sl_error(SL_ERR_MEMORY, "%s: no memory for its options", path);
+    SL_TRY(read_together(launch, line, path, &text));
+    json_t *options = json_loads(text, 0, NULL);
     free(text);
-    return status == SL_OK ? cli_line_set_again(line, options, path, settings) : status;
+    return options ? cli_line_set_again(line, options, path, settings)
+                   : sl_error(SL_ERR_MEMORY, "%s: no memory for its options", path);
 }

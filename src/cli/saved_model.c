@@ -241,14 +241,15 @@ static sl_status apply_row(const cli_line *line, const sl_option *row, const voi
                            sl_train_options *train)
 {
     char *has = NULL, *wanted = NULL;
-    sl_status status = sl_option_text(row, saved, &has);
-    if (status == SL_OK)
-        status = sl_option_text(row, train, &wanted);
-    if (status == SL_OK && !cli_line_value(line, row->name))
-        status = sl_option_set(row, train, has);
-    else if (status == SL_OK && !train->partial && strcmp(has, wanted) != 0)
+    sl_status status;
+    SL_TRY_OR_FAIL(sl_option_text(row, saved, &has));
+    SL_TRY_OR_FAIL(sl_option_text(row, train, &wanted));
+    if (!cli_line_value(line, row->name))
+        SL_TRY_OR_FAIL(sl_option_set(row, train, has));
+    else if (!train->partial && strcmp(has, wanted) != 0)
         status = sl_error(SL_ERR_INVALID, "%s: the model has %s %s, but %s is set to %s: remove it",
                           train->init ? train->init : "--model", row->name, has, row->name, wanted);
+fail:
     free(has);
     free(wanted);
     return status;

@@ -177,12 +177,12 @@ static sl_status plan_points(const sl_plan_search_options *options, const char *
         sl_status status = sl_plan_search_cluster(&search, cluster, &points[i].found);
         points[i].nodes = points[i].found.nodes;
         planned += status == SL_OK;
-        if (status == SL_OK)
-            continue;
-        keep_error(&points[i]);
-        first = first == SL_OK ? status : first;
-        if (status != SL_ERR_MEMORY && status != SL_ERR_INVALID)
+        if (status != SL_OK && status != SL_ERR_MEMORY && status != SL_ERR_INVALID)
             return status;
+        if (status != SL_OK) {
+            keep_error(&points[i]);
+            first = first == SL_OK ? status : first;
+        }
     }
     if (planned > 0)
         return SL_OK;
@@ -330,21 +330,19 @@ static sl_status make_chart(const grid *all, const point *points, char **text)
 static sl_status write_points(const cli_cluster_settings *asked, const grid *all,
                               const point *points)
 {
-    char *text = NULL;
+    char *svg = NULL, *csv = NULL;
     sl_status status = SL_OK;
     if (asked->svg) {
-        status = make_chart(all, points, &text);
-        if (status == SL_OK)
-            status = sl_train_write_output(asked->svg, text);
-        free(text);
-        text = NULL;
+        SL_TRY_OR_FAIL(make_chart(all, points, &svg));
+        SL_TRY_OR_FAIL(sl_train_write_output(asked->svg, svg));
     }
-    if (status != SL_OK || !asked->csv)
-        return status;
-    status = make_csv(all, points, asked->tokens, &text);
-    if (status == SL_OK)
-        status = sl_train_write_output(asked->csv, text);
-    free(text);
+    if (asked->csv) {
+        SL_TRY_OR_FAIL(make_csv(all, points, asked->tokens, &csv));
+        SL_TRY_OR_FAIL(sl_train_write_output(asked->csv, csv));
+    }
+fail:
+    free(csv);
+    free(svg);
     return status;
 }
 
@@ -357,11 +355,10 @@ sl_status cli_plan_what_if(const sl_plan_search_options *options, const cli_clus
     free(lists);
     SL_TRY(status);
     point *points = cli_allocate((size_t)count_points(&all), sizeof *points);
-    status = plan_points(options, asked->cluster, &all, points);
-    if (status == SL_OK)
-        status = write_points(asked, &all, points);
-    if (status == SL_OK)
-        print_points(&all, points, asked->tokens);
+    SL_TRY_OR_FAIL(plan_points(options, asked->cluster, &all, points));
+    SL_TRY_OR_FAIL(write_points(asked, &all, points));
+    print_points(&all, points, asked->tokens);
+fail:
     for (int i = 0; i < count_points(&all); i++)
         sl_cluster_plans_clear(&points[i].found);
     free(points);
