@@ -11,7 +11,7 @@
  *   <                                may begin "<br />", which ends a token
  *   all else                         belongs to a token */
 #include "core/error.h"
-#include "sluice/app/text.h"
+#include "text/tokens.h"
 #include "text/utf8.h"
 
 #include <stdlib.h>
@@ -222,12 +222,12 @@ bool sl_tokenizer_next(sl_tokenizer *tokenizer, sl_token *out)
     return true;
 }
 
-int64_t sl_tokenizer_invalid_bytes(const sl_tokenizer *tokenizer)
+int64_t sli_tokenizer_invalid_bytes(const sl_tokenizer *tokenizer)
 {
     return tokenizer->invalid;
 }
 
-int64_t sl_tokenizer_control_characters(const sl_tokenizer *tokenizer)
+int64_t sli_tokenizer_control_characters(const sl_tokenizer *tokenizer)
 {
     return tokenizer->controls;
 }

@@ -85,7 +85,7 @@ static sl_status close_sink(token_sink *sink, sl_status status, sl_tokens *out)
     *out = (sl_tokens){0};
     if (status == SL_OK) {
         *out = sink->tokens;
-        out->invalid_bytes = sl_tokenizer_invalid_bytes(sink->tokenizer);
+        out->invalid_bytes = sli_tokenizer_invalid_bytes(sink->tokenizer);
         sli_tokens_own_ids(out, &sink->ids);
         sli_tokens_count_unknown(out);
     } else {
@@ -179,8 +179,8 @@ static sl_status add_file(token_sink *sink, sli_line_reader *reader, const char 
         begin += bytes + 1;
     }
     SL_TRY(check_has_tokens(name, &sink->tokens, begin > 0));
-    return sli_check_is_text(name, sink->bytes, sl_tokenizer_invalid_bytes(sink->tokenizer),
-                             sl_tokenizer_control_characters(sink->tokenizer));
+    return sli_check_is_text(name, sink->bytes, sli_tokenizer_invalid_bytes(sink->tokenizer),
+                             sli_tokenizer_control_characters(sink->tokenizer));
 }
 
 static sl_status read_words(token_sink *sink, const char *path, const char *name,

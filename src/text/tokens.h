@@ -40,6 +40,11 @@ sl_status sli_tokens_encode_text(const sl_vocab *vocab, const char *text, size_t
  * numbers are those that are known so far. */
 sl_status sli_check_is_text(const char *name, size_t bytes, int64_t invalid, int64_t controls);
 
+/* In all lines since the tokenizer was made: bytes that are not UTF-8, and ASCII's control
+ * characters other than white space (tokenizer.c). */
+int64_t sli_tokenizer_invalid_bytes(const sl_tokenizer *tokenizer);
+int64_t sli_tokenizer_control_characters(const sl_tokenizer *tokenizer);
+
 /* Finishes the array and has the tokens, whose `count` is set, own it as their ids. */
 void sli_tokens_own_ids(sl_tokens *tokens, sli_large_array *ids);
 

@@ -48,11 +48,6 @@ sl_status sl_tokenizer_start(sl_tokenizer *tokenizer, const char *line, size_t b
  * nothing. */
 bool sl_tokenizer_next(sl_tokenizer *tokenizer, sl_token *out);
 
-/* In all lines since the tokenizer was made: bytes that are not UTF-8, and ASCII's control
- * characters other than white space. */
-int64_t sl_tokenizer_invalid_bytes(const sl_tokenizer *tokenizer);
-int64_t sl_tokenizer_control_characters(const sl_tokenizer *tokenizer);
-
 /* ---- Vocabulary ------------------------------------------------------------------------- */
 
 /* Tokens with their ids, and how a text becomes them. Only read after it was made: threads may
