@@ -9,23 +9,6 @@
 enum { ROWS = 2, LENGTH = 70, TOKENS = 13, WIDTH = 8 }; /* longer than a block of attention */
 enum { LAYERS = 2, HEADS = 4, KEY_HEADS = 2, HEAD_WIDTH = 8 };
 
-static sl_module *language_model(int variant, sl_mask mask)
-{
-    sl_module *model;
-    check_ok(sl_transformer_lm_create(
-        &(sl_model_options){.ntokens = TOKENS,
-                            .emsize = WIDTH,
-                            .nhid = 12,
-                            .nlayers = 2,
-                            .nhead = 2,
-                            .dropout = 0.1f,
-                            .mask = mask,
-                            .pre_norm = variant & 1,
-                            .activation = variant & 2 ? SL_ACTIVATION_GELU : SL_ACTIVATION_RELU},
-        &model));
-    return model;
-}
-
 static sl_module *decoder(void)
 {
     sl_module *model;
@@ -130,7 +113,7 @@ static void text_in_parts_has_the_logits_of_the_whole(void **state)
     static const int64_t parts[] = {3, 1, 1, 40, 1, 20, 1, 1, 1, 1};
     static const int64_t ahead[] = {30, 1, 1, 20, 1};
     for (int variant = 0; variant < 4; variant++) {
-        SCOPED(sl_module) *model = language_model(variant, SL_MASK_CAUSAL);
+        SCOPED(sl_module) *model = new_language_model(TOKENS, WIDTH, variant, SL_MASK_CAUSAL);
         assert_true(sl_module_can_continue(model));
         check_parts(model, SL_PRECISION_F32, 2e-6, 0, parts, sizeof parts / sizeof *parts);
         check_parts(model, SL_PRECISION_F32, 2e-6, 17, ahead, sizeof ahead / sizeof *ahead);
@@ -179,7 +162,7 @@ static void what_a_cache_cannot_do_is_refused(void **state)
     sl_cache *cache;
     sl_pass *pass;
     sl_tensor *out, *ids = ids_of(device, 0, 0, 1);
-    sl_module *model = language_model(0, SL_MASK_NONE);
+    sl_module *model = new_language_model(TOKENS, WIDTH, 0, SL_MASK_NONE);
     check_error(sl_cache_create(model, 0, &cache), SL_ERR_INVALID, "at least 1 position, got 0");
     check_ok(sl_cache_create(model, 4, &cache));
     assert_false(sl_module_can_continue(model));

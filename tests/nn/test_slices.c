@@ -9,23 +9,6 @@
 
 enum { ROWS = 2, LENGTH = 70, TOKENS = 13, WIDTH = 8 }; /* longer than a block of attention */
 
-static sl_module *language_model(int variant, sl_mask mask)
-{
-    sl_module *model;
-    check_ok(sl_transformer_lm_create(
-        &(sl_model_options){.ntokens = TOKENS,
-                            .emsize = WIDTH,
-                            .nhid = 12,
-                            .nlayers = 2,
-                            .nhead = 2,
-                            .dropout = 0.2f,
-                            .mask = mask,
-                            .pre_norm = variant & 1,
-                            .activation = variant & 2 ? SL_ACTIVATION_GELU : SL_ACTIVATION_RELU},
-        &model));
-    return model;
-}
-
 /* A step of one micro-batch. */
 typedef struct run {
     sl_module *model;
@@ -164,7 +147,7 @@ static void check_slices(sl_module *model, sl_precision precision, bool splits, 
 static void the_tutorials_layers_train_over_slices(void **state)
 {
     for (int variant = 0; variant < 4; variant++) {
-        SCOPED(sl_module) *model = language_model(variant, SL_MASK_CAUSAL);
+        SCOPED(sl_module) *model = new_language_model(TOKENS, WIDTH, variant, SL_MASK_CAUSAL);
         check_slices(model, SL_PRECISION_F32, variant == 3, 5e-6);
         check_slices(model, SL_PRECISION_BF16, variant == 2, 3e-2);
     }
@@ -220,7 +203,7 @@ static void caches_that_know_no_slices_are_refused(void **state)
 /* Two layers' queries, keys and values of ROWS rows, in f32. */
 static void bytes_of_slices_are_those_of_queries_keys_and_values(void **state)
 {
-    SCOPED(sl_module) *model = language_model(0, SL_MASK_CAUSAL);
+    SCOPED(sl_module) *model = new_language_model(TOKENS, WIDTH, 0, SL_MASK_CAUSAL);
     assert_int_equal(sli_module_slice_bytes(model, ROWS, LENGTH),
                      2 * ROWS * LENGTH * 3 * WIDTH * sizeof(float));
 }

@@ -184,6 +184,23 @@ sl_model_options draw_decoder(unsigned *state, int layers, int classes, int posi
     return drawn;
 }
 
+sl_module *new_language_model(int classes, int width, int variant, sl_mask mask)
+{
+    const sl_model_options options = {.ntokens = classes,
+                                      .emsize = width,
+                                      .nhid = 12,
+                                      .nlayers = 2,
+                                      .nhead = 2,
+                                      .dropout = 0.2f,
+                                      .mask = mask,
+                                      .pre_norm = variant & 1,
+                                      .activation =
+                                          variant & 2 ? SL_ACTIVATION_GELU : SL_ACTIVATION_RELU};
+    sl_module *model;
+    check_ok(sl_transformer_lm_create(&options, &model));
+    return model;
+}
+
 double relative_distance(const float *a, const float *b, int64_t count)
 {
     double difference = 0.0, size = 0.0;

@@ -41,6 +41,10 @@ int64_t loss_terms(const sl_loss *loss, const sl_tensor *targets);
  * `positions` tokens. */
 sl_model_options draw_decoder(unsigned *state, int layers, int classes, int positions);
 
+/* The tutorials' model, two layers with two heads and dropout; norms and activation by `variant`, 0
+ * to 3. */
+sl_module *new_language_model(int classes, int width, int variant, sl_mask mask);
+
 /* ||a - b|| / ||b||, or ||a - b|| where b is 0. */
 double relative_distance(const float *a, const float *b, int64_t count);
 
