@@ -428,7 +428,7 @@ void sli_device_recount(sl_device *from, sl_device *to, sl_memory_category categ
 void sli_device_release_counted(sl_device *device, sl_device *counted, sl_memory_category category,
                                 void *memory, size_t bytes);
 
-/* The same of memory that was never touched: nothing is kept of it. */
+/* The same, and the memory goes back to the system: no cache keeps it. */
 void sli_device_discard_counted(sl_device *device, sl_device *counted, sl_memory_category category,
                                 void *memory, size_t bytes);
 
