@@ -127,24 +127,6 @@ sl_status sl_pass_cache_tensor(const sl_pass *pass, const sl_module *module, con
     return find_tensor(pass, module, in, row, width, SL_F32, out);
 }
 
-/* Copies `count` elements from place `first` of `in`, f32, to place `place` of `all`. */
-static sl_status store_elements(const sl_tensor *in, int64_t first, int64_t count,
-                                const sl_tensor *all, int64_t place)
-{
-    sl_shape shape = sl_shape_1d(count);
-    sl_tensor *source = NULL, *target = NULL;
-    sl_status status;
-    SLI_TRY_OR_FAIL(sl_tensor_view(in, first, &shape, &source));
-    SLI_TRY_OR_FAIL(sl_tensor_view(all, place, &shape, &target));
-    status = sl_tensor_dtype(all) == sl_tensor_dtype(in) ? sl_tensor_copy(target, source)
-                                                         : sli_tensor_convert(source, target);
-
-fail:
-    sl_tensor_destroy(&source);
-    sl_tensor_destroy(&target);
-    return status;
-}
-
 /* Stores the last columns that a module has of the positions of the pass's row, in f32 [N, T,
  * width], behind the earlier positions of `all`, its tensor in the row's cache. */
 static sl_status store(const sl_pass *pass, const sl_tensor *in, int64_t row, const sl_tensor *all)
@@ -152,9 +134,18 @@ static sl_status store(const sl_pass *pass, const sl_tensor *in, int64_t row, co
     const sl_shape *shape = sl_tensor_shape(in);
     int64_t time = shape->size[1], width = shape->size[2], kept = sl_tensor_shape(all)->size[1];
     int64_t each = kept == width ? time : 1; /* positions that lie together in both */
-    for (int64_t t = 0; t < time; t += each)
-        SL_TRY(store_elements(in, (row * time + t) * width + width - kept, each * kept, all,
-                              (sl_pass_position(pass, row) + t) * kept));
+    size_t kept_bytes = (size_t)kept * sl_dtype_bytes(sl_tensor_dtype(all));
+    char *target = (char *)sl_tensor_data(all) + (size_t)sl_pass_position(pass, row) * kept_bytes;
+    const float *source = sl_tensor_f32(in) + row * time * width + width - kept;
+    for (int64_t t = 0; t < time; t += each) {
+        const sli_convert last = {.count = each * kept,
+                                  .to_bf16 = sl_tensor_dtype(all) == SL_BF16,
+                                  .from = source + t * width,
+                                  .to = target + (size_t)t * kept_bytes};
+        SL_TRY(last.to_bf16 ? sli_device_convert(pass->options.device, &last)
+                            : sli_device_copy(pass->options.device, last.to, last.from,
+                                              (size_t)each * kept_bytes));
+    }
     return SL_OK;
 }
 

@@ -25,35 +25,33 @@ numbers() { # LOG: what does not depend on the clock
     grep -oE '"(loss|grad_norm|test_loss)":[^,}]*' "$1"
 }
 
-# Processes, threads: the same bits, whatever the pipe and the optimizer's state.
-for ranks in 2 3; do
-    for options in "" "--pp 2 --chunks 2 --zero --comm-precision bf16" \
-        "--pp 2 --chunks 2 --zero --precision bf16"; do
-        # shellcheck disable=SC2086 # words
-        "${train[@]}" --dp "$ranks" $options --quiet --log-json "$scratch/threads" >"$scratch/out" 2>&1
-        # shellcheck disable=SC2086 # words
-        processes "$ranks" $options --log-json "$scratch/processes"
-        diff <(numbers "$scratch/threads") <(numbers "$scratch/processes") ||
-            fail "$ranks processes and threads differ: '$options'"
-        grep -q '"record":"run".*"peak_flops_per_s":[1-9]' "$scratch/processes" ||
-            fail "the log of $ranks processes has no measured peak"
-        grep '"record":"step"' "$scratch/processes" | grep -v '"mfu":[0-9]' &&
-            fail "a step of $ranks processes has no mfu"
-        memories() { grep -o '"record":"memory","rank":[0-9]*,"stage":[0-9]*' "$1"; }
-        diff <(memories "$scratch/threads") <(memories "$scratch/processes") ||
-            fail "$ranks processes and threads log other devices: '$options'"
-        test "$(memories "$scratch/processes" | sort -u | wc -l)" = $((ranks * (${#options} > 0 ? 2 : 1))) ||
-            fail "the log of $ranks processes has not every device: '$options'"
-        grep -Eq "^(\[RANK 0\]: )?$((ranks - 1)) +0 +cpu:" "$scratch/out" ||
-            fail "the table of memory has no rank $((ranks - 1)): '$options'"
-        test "$(numbers "$scratch/threads" | wc -l)" -ge 10 || fail "the log has too few numbers"
-        for ((rank = 0; rank < ranks; rank++)); do
-            grep -q "^\[RANK $rank\]: | epoch   1 |     4/    4 batches" "$scratch/out" ||
-                fail "rank $rank does not show its steps"
-        done
-        grep "End of training | test loss" "$scratch/out" | cut -c 1-9 | diff - <(echo "[RANK 0]:") ||
-            fail "the end is not shown once, by rank 0"
+# Processes, threads: the same bits (cli/layouts draws more of them), and what each shows.
+for job in "2" "3 --pp 2 --chunks 2 --zero --comm-precision bf16"; do
+    read -r ranks options <<<"$job"
+    # shellcheck disable=SC2086 # words
+    "${train[@]}" --dp "$ranks" $options --quiet --log-json "$scratch/threads" >"$scratch/out" 2>&1
+    # shellcheck disable=SC2086 # words
+    processes "$ranks" $options --log-json "$scratch/processes"
+    diff <(numbers "$scratch/threads") <(numbers "$scratch/processes") ||
+        fail "$ranks processes and threads differ: '$options'"
+    grep -q '"record":"run".*"peak_flops_per_s":[1-9]' "$scratch/processes" ||
+        fail "the log of $ranks processes has no measured peak"
+    grep '"record":"step"' "$scratch/processes" | grep -v '"mfu":[0-9]' &&
+        fail "a step of $ranks processes has no mfu"
+    memories() { grep -o '"record":"memory","rank":[0-9]*,"stage":[0-9]*' "$1"; }
+    diff <(memories "$scratch/threads") <(memories "$scratch/processes") ||
+        fail "$ranks processes and threads log other devices: '$options'"
+    test "$(memories "$scratch/processes" | sort -u | wc -l)" = $((ranks * (${#options} > 0 ? 2 : 1))) ||
+        fail "the log of $ranks processes has not every device: '$options'"
+    grep -Eq "^(\[RANK 0\]: )?$((ranks - 1)) +0 +cpu:" "$scratch/out" ||
+        fail "the table of memory has no rank $((ranks - 1)): '$options'"
+    test "$(numbers "$scratch/threads" | wc -l)" -ge 10 || fail "the log has too few numbers"
+    for ((rank = 0; rank < ranks; rank++)); do
+        grep -q "^\[RANK $rank\]: | epoch   1 |     4/    4 batches" "$scratch/out" ||
+            fail "rank $rank does not show its steps"
     done
+    grep "End of training | test loss" "$scratch/out" | cut -c 1-9 | diff - <(echo "[RANK 0]:") ||
+        fail "the end is not shown once, by rank 0"
 done
 if grep -v '^\[RANK [0-2]\]: ' "$scratch/out"; then fail "a line has no rank in front"; fi
 

@@ -1,5 +1,5 @@
-/* Accumulation, placements and threads change nothing: losses, gradient norms and evaluations of a
- * run are the same bits, given the same micro-batches. test_shards.c draws all other layouts. */
+/* Tables of files and threads change nothing: losses, gradient norms and evaluations of a run are
+ * the same bits, given the same micro-batches. test_shards.c draws layouts. */
 #include "small_run.h"
 
 #include <math.h>
@@ -42,68 +42,18 @@ static void in_both_precisions(void (*check)(scratch *dir, sl_precision precisio
         check(dir, precision);
 }
 
-/* Six micro-batches of a batch, together and in turns; one replica, and two with a shard each. */
-static void check_accumulation(scratch *dir, sl_precision precision)
+/* Several stages a rank; and a table's first micro-batch, three times. */
+static void check_table(scratch *dir, sl_precision precision)
 {
-    sl_train_options options = small_options(dir);
-    options.precision = precision;
-    options.pipeline_ranks = 2;
-    options.model.tie = true;
-    for (options.replicas = 1; options.replicas <= 2; options.replicas++) {
-        options.chunks = 6;
-        options.accumulate = 0;
-        trace reference = trace_run(&options);
-        for (options.accumulate = 2; options.accumulate <= 6; options.accumulate++) {
-            if (6 % options.accumulate)
-                continue;
-            options.chunks = 6 / options.accumulate;
-            for (int kind = 0; kind < TEST_SCHEDULES; kind++) {
-                options.schedule = test_schedules[kind];
-                trace other = trace_run(&options);
-                check_same(&reference, &other, options.schedule);
-            }
-        }
-    }
-}
-
-static void losses_are_the_same_bits_with_gradient_accumulation(void **state)
-{
-    in_both_precisions(check_accumulation, *state);
-}
-
-/* Several stages a rank, and a table from a file. */
-static void check_placements(scratch *dir, sl_precision precision)
-{
-    static const struct {
-        const char *schedule, *placement;
-        int ranks, virtual_stages;
-    } cases[] = {
-        {"zb-v", NULL, 1, 0},        {"zb-v", "1,0,0,1", 2, 0}, {"interleaved", NULL, 2, 0},
-        {"interleaved", NULL, 1, 3}, {"looped-bfs", "v", 2, 2}, {"looped-bfs", "0,0,1,1", 2, 2},
-    };
+    SCOPED(sl_schedule) *table = NULL;
     sl_train_options options = small_options(dir);
     options.precision = precision;
     options.model.nlayers = 4;
     options.model.tie = true;
     trace reference = trace_run(&options);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        options.schedule = cases[i].schedule;
-        options.placement = cases[i].placement;
-        options.pipeline_ranks = cases[i].ranks;
-        options.virtual_stages = cases[i].virtual_stages;
-        options.balance_kind = SL_BALANCE_LAYERS;
-        trace other = trace_run(&options);
-        check_same(&reference, &other, cases[i].schedule);
-        options.balance_kind = SL_BALANCE_AUTO; /* whatever it chooses */
-        other = trace_run(&options);
-        check_same(&reference, &other, cases[i].schedule);
-    }
-    options.balance_kind = SL_BALANCE_LAYERS;
-    SCOPED(sl_schedule) *table = NULL;
     sl_schedule_options of_table = {.ranks = 2, .micros = options.chunks};
     check_ok(sl_schedule_write("zb-v", &of_table, &table));
-    options.placement = NULL;
-    options.virtual_stages = 0;
+    options.pipeline_ranks = 2;
     options.schedule = "a table";
     options.table = table;
     trace other = trace_run(&options);
@@ -114,9 +64,9 @@ static void check_placements(scratch *dir, sl_precision precision)
     check_same(&reference, &other, "a table's first micro-batch, three times");
 }
 
-static void losses_are_the_same_bits_wherever_the_stages_are(void **state)
+static void losses_are_the_same_bits_by_a_table(void **state)
 {
-    in_both_precisions(check_placements, *state);
+    in_both_precisions(check_table, *state);
 }
 
 /* Large enough that kernels are divided among several threads. */
@@ -185,8 +135,7 @@ int invariance_tests(void)
 {
 #define WITH_CORPUS(test) cmocka_unit_test_setup_teardown(test, small_corpus_create, scratch_remove)
     const struct CMUnitTest tests[] = {
-        WITH_CORPUS(losses_are_the_same_bits_with_gradient_accumulation),
-        WITH_CORPUS(losses_are_the_same_bits_wherever_the_stages_are),
+        WITH_CORPUS(losses_are_the_same_bits_by_a_table),
         WITH_CORPUS(losses_are_the_same_bits_for_any_number_of_threads),
         WITH_CORPUS(chunks_change_losses_by_rounding_only),
         WITH_CORPUS(seed_decides_the_losses),

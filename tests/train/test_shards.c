@@ -126,7 +126,8 @@ typedef struct run_layout {
     int processes; /* threads in their stead, for each replica; 0: all replicas are in one run */
     bool apart;    /* the processes do not see one folder */
     bool zero;
-    const char *schedule;
+    int accumulate; /* steps that divide the batch's micro-batches; 0: 1 */
+    const char *schedule, *placement;
     sl_recompute recompute;
     sl_balance_kind balance;
 } run_layout;
@@ -138,6 +139,9 @@ static sl_train_options laid_out(sl_train_options options, const run_layout *lay
     options.virtual_stages = layout->virtual_stages;
     options.zero = layout->zero && layout->replicas > 1;
     options.schedule = layout->schedule;
+    options.placement = layout->placement;
+    options.accumulate = layout->accumulate ? layout->accumulate : 1;
+    options.chunks /= options.accumulate;
     options.recompute = layout->recompute;
     options.balance_kind = layout->balance;
     return options;
@@ -171,7 +175,7 @@ static run_layout draw_layout(uint64_t seed, uint32_t *draws, const sl_train_opt
 {
     run_layout out;
     sl_train_options drawn;
-    int schedules = 0;
+    int schedules = 0, micros = options->chunks;
     while (sl_schedule_names[schedules])
         schedules++;
     do {
@@ -185,6 +189,11 @@ static run_layout draw_layout(uint64_t seed, uint32_t *draws, const sl_train_opt
         out.processes = (int)draw(seed, draws, (uint32_t)out.ranks + 1);
         if (out.ranks % (out.processes ? out.processes : 1) != 0)
             out.processes = 0;
+        if (strcmp(out.schedule, "looped-bfs") == 0 && draw(seed, draws, 2))
+            out.placement = "v";
+        do
+            out.accumulate = 1 + (int)draw(seed, draws, (uint32_t)micros);
+        while (micros % out.accumulate != 0);
         out.apart = draw(seed, draws, 2);
         drawn = laid_out(*options, &out);
     } while (sl_train_options_check(&drawn) != SL_OK);
@@ -194,9 +203,10 @@ static run_layout draw_layout(uint64_t seed, uint32_t *draws, const sl_train_opt
 static void print_layout(const char *what, int64_t from, const run_layout *layout)
 {
     print_message("    %s from step %d: %d replicas of %d ranks in %d processes%s, %d stages each, "
-                  "%s, %s%s, balance %d\n",
+                  "%s%s, %d accumulation steps, %s%s, balance %d\n",
                   what, (int)from, layout->replicas, layout->ranks, layout->processes,
                   layout->apart ? " apart" : "", layout->virtual_stages, layout->schedule,
+                  layout->placement ? " in a V" : "", layout->accumulate,
                   sl_recompute_name(layout->recompute), layout->zero ? ", zero" : "",
                   (int)layout->balance);
 }
@@ -224,17 +234,16 @@ static void check_drawn_run(scratch *dir, uint64_t seed)
     options.shuffle = draw(seed, &draws, 2);
     options.shards = 1 + (int)draw(seed, &draws, 7);
     options.batch_size = 1 + draw(seed, &draws, 4);
-    options.chunks = 1 + (int)draw(seed, &draws, 4);
-    options.accumulate = 1 + (int)draw(seed, &draws, 2);
+    options.chunks = 1 + (int)draw(seed, &draws, 8);
     options.comm_precision = (sl_precision)draw(seed, &draws, 2);
     options.precision = draw(seed, &draws, 3) ? SL_PRECISION_F32 : SL_PRECISION_BF16;
     options.split_vocabulary = draw(seed, &draws, 2);
-    print_message("seed %d: %s, %s%s, %d shards of %d rows, %d chunks, %d accumulation steps, "
-                  "sums of %s\n",
+    print_message("seed %d: %s, %s%s, %d shards of %d rows, %d micro-batches, sums of "
+                  "%s\n",
                   (int)seed, sl_family_names[options.model.family],
                   sl_precision_names[options.precision],
                   options.split_vocabulary ? ", split vocabulary" : "", options.shards,
-                  (int)options.batch_size, options.chunks, options.accumulate,
+                  (int)options.batch_size, options.chunks,
                   sl_precision_names[options.comm_precision]);
     run_layout layouts[4];
     for (int i = 0; i < 4; i++)
