@@ -157,7 +157,7 @@ static void the_tutorials_layers_train_over_slices(void **state)
 static void decoders_train_over_slices(void **state)
 {
     unsigned seed = test_seed(20261128);
-    for (int round = 0; round < 24; round++) {
+    for (int round = 0; round < test_rounds(24); round++) {
         sl_model_options options = draw_decoder(&seed, 2, TOKENS, LENGTH);
         SCOPED(sl_module) *model = NULL;
         check_ok(sl_transformer_lm_create(&options, &model));

@@ -24,7 +24,7 @@ static sl_status check_layout(sl_group *group, void *arg)
 static void every_layout_gives_the_bits_of_one_stage(void **state)
 {
     unsigned seed = test_seed(1);
-    for (int i = 0; i < 40; i++) {
+    for (int i = 0; i < test_rounds(40); i++) {
         unsigned own = seed + (unsigned)i;
         check_ranks(check_layout, &own, 1 + i % 4);
     }

@@ -19,14 +19,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { STEPS = 3, MAX_MODULES = 12, MAX_SKIPS = 3, PIPES_PER_ROUND = 8, MOST_TOKENS = 12 };
-
-/* ThreadSanitizer looks for what workers do to each other, which few pipes show. */
-#ifdef __SANITIZE_THREAD__
-enum { ROUNDS = 6 };
-#else
-enum { ROUNDS = 25 };
-#endif
+enum {
+    STEPS = 3,
+    MAX_MODULES = 12,
+    MAX_SKIPS = 3,
+    ROUNDS = 25,
+    PIPES_PER_ROUND = 8,
+    MOST_TOKENS = 12
+};
 
 /* What a round trains. A model is built from its seed again and again. */
 typedef struct recipe {
@@ -409,7 +409,7 @@ static const sl_pipe_options one_stage = {.stages = 1, .recompute = SL_RECOMPUTE
 static void check_rounds(bool is_language_model)
 {
     unsigned state = test_seed(20240518);
-    for (int round = 0; round < ROUNDS; round++) {
+    for (int round = 0; round < test_rounds(ROUNDS); round++) {
         recipe r = draw_recipe(&state, is_language_model);
         SCOPED(data) d = build_data(&r);
         result expected = train(&r, &d, one_stage, 1, 1);
@@ -460,7 +460,7 @@ static void tables_of_pytorch_train_to_the_same_bits(void **state)
 static void other_chunks_agree_to_rounding_with_dropout_on(void **state)
 {
     unsigned draws = test_seed(20240518);
-    for (int round = 0; round < ROUNDS; round++) {
+    for (int round = 0; round < test_rounds(ROUNDS); round++) {
         recipe r = draw_recipe(&draws, round % 2);
         SCOPED(data) d = build_data(&r);
         r.precision = SL_PRECISION_F32;

@@ -220,7 +220,7 @@ static void slices_train_to_the_same_bits_in_any_pipe(void **state)
 {
     unsigned seed = test_seed(20261128);
     int cut = 0;
-    for (int round = 0; round < 25; round++) {
+    for (int round = 0; round < test_rounds(25); round++) {
         recipe r = draw_recipe(&seed);
         SCOPED(result) expected = train_one_stage(&r, r.slices);
         cut += is_cut(&r);
@@ -264,7 +264,7 @@ static void tables_with_slices_train_to_the_same_bits(void **state)
 static void slices_agree_with_whole_rows_to_rounding(void **state)
 {
     unsigned seed = test_seed(20261130);
-    for (int round = 0; round < 25; round++) {
+    for (int round = 0; round < test_rounds(25); round++) {
         recipe r = draw_recipe(&seed);
         r.precision = SL_PRECISION_F32;
         if (round % 5 == 0)
@@ -336,9 +336,9 @@ static void slices_go_between_ranks_of_a_group(void **state)
 {
     unsigned seed = test_seed(20261201);
     sl_group_options options = {.timeout_seconds = 60};
-    for (int round = 0; round < 12; round++) {
+    for (int round = 0; round < test_rounds(12); round++) {
         group_test test = {.recipe = draw_recipe(&seed)};
-        if (round == 3)
+        if (round == 2)
             test.recipe.slices = 40; /* not cut */
         test.expected = train_one_stage(&test.recipe, test.recipe.slices);
         check_ok(sl_spawn(train_on_rank, &test, RANKS, &options));

@@ -51,6 +51,15 @@ unsigned test_seed(unsigned own)
     return seed;
 }
 
+int test_rounds(int count)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    return (count + 3) / 4;
+#else
+    return count;
+#endif
+}
+
 int test_draw(unsigned *state, int low, int high)
 {
     *state = *state * 1664525u + 1013904223u;

@@ -41,6 +41,10 @@ extern const char pytorch_dual_pipe_v[], pytorch_zb1p[];
 /* The seed of a random test: SLUICE_TEST_SEED, else `own`. Prints it. */
 unsigned test_seed(unsigned own);
 
+/* How many of `count` draws a test runs: with a sanitizer, which looks for faults of the code, not
+ * of numbers, a quarter. */
+int test_rounds(int count);
+
 /* A number from low to high. */
 int test_draw(unsigned *state, int low, int high);
 
