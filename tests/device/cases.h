@@ -267,6 +267,7 @@ typedef struct lab {
     sl_device_list *named; /* NULL: the CPUs */
     uint64_t seed;         /* of all random numbers: SLUICE_TEST_SEED */
     size_t each;           /* case of the list is run: SLUICE_TEST_EACH */
+    bool given;            /* the devices are not the CPUs */
 } lab;
 
 /* For cmocka's groups; *state is a lab. */

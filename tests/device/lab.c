@@ -107,6 +107,7 @@ int lab_create(void **state)
     const char *names = getenv("SLUICE_TEST_DEVICES"), *seed = getenv("SLUICE_TEST_SEED");
     const char *each = getenv("SLUICE_TEST_EACH");
     *state = all;
+    all->given = names;
     all->each = each ? strtoull(each, NULL, 10) : EACH;
     all->seed = seed ? strtoull(seed, NULL, 10) : 20240229u;
     print_message("seed %llu\n", (unsigned long long)all->seed);

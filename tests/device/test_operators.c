@@ -147,10 +147,11 @@ static void check_gradients(const lab *all, const case_spec *spec)
     case_free(&s.backward);
 }
 
+/* Of all cases on CPUs, of few on other devices: they match the reference that the CPUs match. */
 static void every_gradient_is_the_slope_of_its_forward(void **state)
 {
     const lab *all = *state;
-    size_t count;
+    size_t count, each = all->given ? 7 : all->each;
     FREED case_spec *list = case_list(all->seed, &count);
     int checked[CASE_KINDS] = {0};
     for (size_t i = 0; i < count; i++) {
@@ -161,7 +162,7 @@ static void every_gradient_is_the_slope_of_its_forward(void **state)
         gives &= list[i].kind != CASE_ADD_NORM_BACKWARD || list[i].size[1] > 16; /* too crooked */
         gives &= list[i].kind != CASE_ATTENTION_BACKWARD || !(flags & (WITH_BF16 | WITH_TF32));
         gives &= list[i].kind != CASE_ADD_DROPOUT || !(flags & WITH_RESIDUAL);
-        if (!gives || *list[i].name || (checked[list[i].kind] && i % all->each > 0))
+        if (!gives || *list[i].name || (checked[list[i].kind] && i % each > 0))
             continue;
         check_gradients(all, &list[i]);
         checked[list[i].kind]++;
