@@ -193,11 +193,7 @@ static void interrupt_everywhere(scratch *dir, sl_train_options options)
     }
 }
 
-static void sgd_goes_on_with_the_same_bits(void **state)
-{
-    interrupt_everywhere(*state, three_epochs(*state));
-}
-
+/* By SGD. */
 static void validations_within_epochs_go_on_with_the_same_bits(void **state)
 {
     sl_train_options options = three_epochs(*state);
@@ -562,7 +558,6 @@ static void leftovers_of_an_interrupted_save_are_removed(void **state)
 int checkpoints_tests(void)
 {
     const struct CMUnitTest tests[] = {
-        on_corpus(sgd_goes_on_with_the_same_bits),
         on_corpus(validations_within_epochs_go_on_with_the_same_bits),
         on_corpus(momentum_goes_on_with_the_same_bits),
         on_corpus(adamw_with_cosine_goes_on_with_the_same_bits),
