@@ -494,6 +494,10 @@ sl_status sli_device_list_name_cpus(int count, bool shared, char **out);
 /* sl_device_has_host_memory of a device with this name, which need not exist here. */
 bool sli_device_name_has_host_memory(const char *name);
 
+/* Bytes of a CPU device's own scratch, which no account has, that the sums of so many rows of
+ * `width` columns touch. */
+int64_t sli_cpu_sums_bytes(int64_t rows, int64_t width);
+
 /* How many devices of a kind ("cpu") the machine has for this process: cpu:0 to cpu:(count - 1), a
  * core each. Errors: SL_ERR_INVALID for a kind that there is not. */
 sl_status sli_device_count(const char *prefix, int *out);

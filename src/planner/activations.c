@@ -29,6 +29,8 @@ typedef struct micro_plan {
     int64_t halfway;       /* during backward's first half: what some modules have saved and the
                               others deferred, one of them both */
     int64_t workspace;     /* of forward and backward */
+    int64_t loss;          /* of the loss and the last module: their workspace, */
+    int64_t sums;          /* and a CPU's scratch for the sums of the bias's gradient */
     int64_t forward_only;  /* of a forward that keeps nothing */
     int64_t head;          /* between S and T, at its rank's first stage */
     int64_t head_sums;     /* of S */
@@ -103,9 +105,10 @@ static sl_status plan_micro(const sli_layout *layout, const sl_stage_plan *stage
         int64_t saved = i == last ? bytes_of(shape) : sl_module_saved_bytes(module, shape);
         int64_t classes = next.size[next.dims - 1], rows = sl_shape_count(&next) / classes;
         bool is_split = i == last && layout->head_blocks > 0;
-        int64_t needed = is_split    ? 0
-                         : i == last ? head_workspace_bytes(layout, stage, defers_head, &next)
-                                     : work_bytes(layout, saved);
+        if (i == last && !is_split) {
+            out->loss = head_workspace_bytes(layout, stage, defers_head, &next);
+            out->sums = is_on_host(layout, stage) ? sli_cpu_sums_bytes(rows, classes) : 0;
+        }
         int64_t exact = i == last ? 0 : sli_module_exact_bytes(module, rows);
         int64_t cached = sli_module_slice_bytes(module, 1, rows);
         if (slices > 1) {
@@ -120,7 +123,8 @@ static sl_status plan_micro(const sli_layout *layout, const sl_stage_plan *stage
             if (!is_split)
                 out->deferred += kept_bytes(layout, sl_module_deferred_bytes(module, shape));
         }
-        out->workspace = larger(out->workspace, needed);
+        if (i < last)
+            out->workspace = larger(out->workspace, work_bytes(layout, saved));
         int64_t forward = i == last ? logits_bytes(layout, stage, &next)
                                     : work_bytes(layout, sli_module_forward_bytes(module, shape));
         out->forward_only = larger(out->forward_only, forward);
@@ -376,6 +380,14 @@ static bool defers_last_stage(const sl_schedule *schedule)
     return has_halves;
 }
 
+/* A CPU's cache keeps the blocks of the loss while modules run, whose blocks have other sizes. */
+static void plan_workspace(const micro_plan *micro, bool on_host, sl_stage_plan *stage)
+{
+    int64_t cached = micro->loss < micro->workspace ? micro->loss : micro->workspace;
+    stage->workspace_bytes = larger(micro->workspace, micro->loss);
+    stage->cached_bytes = on_host ? cached + micro->sums : 0;
+}
+
 /* `schedule` is the layout's table, as far as the stages go backward. */
 static sl_status plan_training_step(const sli_layout *layout, const sl_schedule *schedule,
                                     const plan_work *work, sl_stage_plan *stages)
@@ -392,7 +404,7 @@ static sl_status plan_training_step(const sli_layout *layout, const sl_schedule 
     if (layout->head_blocks > 0)
         plan_head(layout, schedule, &shape, micros);
     for (int s = 0; s < count; s++)
-        stages[s].workspace_bytes = micros[s].workspace;
+        plan_workspace(&micros[s], is_on_host(layout, &stages[s]), &stages[s]);
     start_step(count, micro_count, micros, work->backward, counted);
     count_actions(schedule, counted);
     start_step(count, micro_count, micros, work->backward, uses);

@@ -145,7 +145,7 @@ static void add_device(const sl_stage_plan *stage, bool keeps_best, sl_host_plan
     out->parameter_bytes += stage->parameter_bytes;
     out->gradient_bytes += stage->gradient_bytes;
     out->optimizer_bytes += stage->optimizer_bytes;
-    out->activation_bytes += stage->activation_bytes + stage->workspace_bytes;
+    out->activation_bytes += stage->activation_bytes + stage->workspace_bytes + stage->cached_bytes;
     if (keeps_best)
         out->best_bytes += stage->best_bytes;
 }

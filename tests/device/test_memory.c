@@ -292,6 +292,43 @@ static void debug_memory_is_nan_when_it_comes(void **state)
     }
 }
 
+/* The bytes of a device's scratch that the sums of the logits' gradient write. */
+static int64_t touched_by_sums(int64_t rows, int64_t classes)
+{
+    SCOPED(sl_device) *device = create();
+    float *scratch = sli_cpu(device)->scratch;
+    size_t count = (size_t)(rows * classes);
+    FREED float *logits = calloc(count, sizeof *logits);
+    FREED int32_t *targets = calloc((size_t)rows, sizeof *targets);
+    FREED double *loss = calloc((size_t)rows, sizeof *loss);
+    FREED float *sums = calloc((size_t)classes, sizeof *sums);
+    assert_true(logits && targets && loss && sums);
+    memset(scratch, 0xFF, SLI_SCRATCH_FLOATS * sizeof *scratch);
+    const sli_cross_entropy call = {.rows = rows,
+                                    .classes = classes,
+                                    .ld = classes,
+                                    .logits = logits,
+                                    .targets = targets,
+                                    .ignore = -100,
+                                    .grad_scale = 1,
+                                    .loss = loss,
+                                    .grad_bias = sums};
+    assert_int_equal(sli_device_cross_entropy(device, &call), SL_OK);
+    int64_t touched = 0;
+    for (int64_t i = 0; i < SLI_SCRATCH_FLOATS; i++)
+        touched = isnan(scratch[i]) ? touched : i + 1;
+    return touched * (int64_t)sizeof *scratch;
+}
+
+static void sums_touch_as_much_scratch_as_is_said(void **state)
+{
+    static const int64_t rows[] = {1, 3, 100, 200}, classes[] = {10, 700, 6000};
+    for (int i = 0; i < 4; i++)
+        for (int k = 0; k < 3; k++)
+            assert_int_equal(sli_cpu_sums_bytes(rows[i], classes[k]),
+                             touched_by_sums(rows[i], classes[k]));
+}
+
 int memory_tests(void)
 {
     const struct CMUnitTest tests[] = {
@@ -309,6 +346,7 @@ int memory_tests(void)
         cmocka_unit_test(a_bound_counts_what_the_process_holds_besides),
         cmocka_unit_test(a_bound_counts_what_other_processes_hold),
         cmocka_unit_test(debug_memory_is_nan_when_it_comes),
+        cmocka_unit_test(sums_touch_as_much_scratch_as_is_said),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -146,6 +146,22 @@ static activations check_run(const sl_train_options *options)
     return all;
 }
 
+/* The last stage keeps the blocks of its loss and those of a layer, and has the bias's sums. */
+static void cached_blocks_are_planned_where_the_loss_is(void **state)
+{
+    sl_train_options options;
+    sl_train_options_default(&options);
+    options.pipeline_ranks = 2;
+    sl_plan plan = plan_of(&options, 1000);
+    assert_int_equal(plan.stage[0].cached_bytes, 0);
+    assert_true(plan.stage[1].cached_bytes > 0);
+    int64_t activations = 0;
+    for (int s = 0; s < 2; s++)
+        activations += plan.stage[s].activation_bytes + plan.stage[s].workspace_bytes +
+                       plan.stage[s].cached_bytes;
+    assert_int_equal(plan.host.activation_bytes, activations);
+}
+
 static sl_train_options options_of_units(scratch *dir)
 {
     sl_train_options options = small_options(dir);
@@ -560,6 +576,7 @@ int plan_tests(void)
         cmocka_unit_test(copies_of_tied_parameters_in_other_processes_are_planned_for),
         cmocka_unit_test(logits_of_a_backward_in_halves_are_planned_once),
         cmocka_unit_test(memory_of_cuda_devices_is_not_the_hosts),
+        cmocka_unit_test(cached_blocks_are_planned_where_the_loss_is),
         cmocka_unit_test(options_that_are_refused_are_not_said_to_fit),
         cmocka_unit_test_setup_teardown(frozen_layers_take_no_activations, small_corpus_create,
                                         scratch_remove),

@@ -24,6 +24,8 @@ typedef struct sl_stage_plan {
     int64_t activation_bytes; /* peak, from the schedule's table and what modules save, with the
                                  inputs and gradients that may have to wait for the stage */
     int64_t workspace_bytes;  /* peak inside one module or the loss, of one micro-batch */
+    int64_t cached_bytes;     /* that a CPU has from the system beside all these: blocks of the
+                                 smaller of both, and its own scratch */
     int64_t best_bytes; /* the copy of the best parameters, which each process has once, on the
                            devices of its first replica; 0 where there is one validation only, after
                            the last step */
@@ -32,7 +34,7 @@ typedef struct sl_stage_plan {
 /* Of all ranks on one host together, in its memory: what CUDA devices hold is not in it. */
 typedef struct sl_host_plan {
     int64_t parameter_bytes, gradient_bytes, optimizer_bytes;
-    int64_t activation_bytes; /* with workspace */
+    int64_t activation_bytes; /* with workspace and what is cached */
     int64_t best_bytes;       /* one copy a process */
     int64_t saved_bytes;      /* the copies from which checkpoints are written */
     int64_t process_bytes;    /* what the processes hold already: the program and its text */

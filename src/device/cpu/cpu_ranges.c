@@ -303,6 +303,12 @@ static sli_ranges blocks_of_rows(int64_t rows, int64_t width, int count)
     return sli_ranges_of(rows, sli_larger(1, sli_divide_up(rows, blocks)));
 }
 
+int64_t sli_cpu_sums_bytes(int64_t rows, int64_t width)
+{
+    int64_t blocks = blocks_of_rows(rows, width, 1).count;
+    return blocks > 1 ? blocks * width * (int64_t)sizeof(float) : 0;
+}
+
 /* Where the block puts its sum number `which`. */
 static float *block_sums(const sum_job *job, int64_t block, int which)
 {
