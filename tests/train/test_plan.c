@@ -155,11 +155,11 @@ static void cached_blocks_are_planned_where_the_loss_is(void **state)
     sl_plan plan = plan_of(&options, 1000);
     assert_int_equal(plan.stage[0].cached_bytes, 0);
     assert_true(plan.stage[1].cached_bytes > 0);
-    int64_t activations = 0;
+    int64_t of_stages = 0;
     for (int s = 0; s < 2; s++)
-        activations += plan.stage[s].activation_bytes + plan.stage[s].workspace_bytes +
-                       plan.stage[s].cached_bytes;
-    assert_int_equal(plan.host.activation_bytes, activations);
+        of_stages += plan.stage[s].activation_bytes + plan.stage[s].workspace_bytes +
+                     plan.stage[s].cached_bytes;
+    assert_int_equal(plan.host.activation_bytes, of_stages);
 }
 
 static sl_train_options options_of_units(scratch *dir)
