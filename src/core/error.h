@@ -29,8 +29,6 @@ sl_status sli_error_set_rank(sl_status status, int rank);
 /* The rank that the calling thread's error is about, or SLI_NO_RANK. */
 int sli_error_rank(void);
 
-#define SLI_TRY_OR_FAIL SL_TRY_OR_FAIL
-
 /* Adds a colon and `lines` to the calling thread's error text. `lines` must quote no names: their
  * line ends stay (except one after the last line), where other arguments of an error are escaped.
  * Returns `status`. */

@@ -238,12 +238,12 @@ sl_status sli_file_read(const char *path, uint64_t max_bytes, char **data, size_
     SL_TRY(sli_file_open(path, &descriptor, &size));
     sl_status status;
     if (size > max_bytes)
-        SLI_TRY_OR_FAIL(sl_error(SL_ERR_FORMAT,
-                                 "%s: it has %" PRIu64 " bytes, more than the %" PRIu64 " allowed",
-                                 path, size, max_bytes));
+        SL_TRY_OR_FAIL(sl_error(SL_ERR_FORMAT,
+                                "%s: it has %" PRIu64 " bytes, more than the %" PRIu64 " allowed",
+                                path, size, max_bytes));
     *data = malloc(size + 1);
-    SLI_TRY_OR_FAIL(*data ? sli_file_read_at(path, descriptor, 0, *data, size)
-                          : sli_no_memory(path, "its %" PRIu64 " bytes", size));
+    SL_TRY_OR_FAIL(*data ? sli_file_read_at(path, descriptor, 0, *data, size)
+                         : sli_no_memory(path, "its %" PRIu64 " bytes", size));
     close(descriptor);
     (*data)[size] = '\0';
     *bytes = size;

@@ -153,9 +153,9 @@ static sl_status create_numbered(const char *path, uint64_t number, bool joins,
                                  sli_replace_directory **out)
 {
     sl_status status;
-    SLI_TRY_OR_FAIL(create_record(path, out));
-    SLI_TRY_OR_FAIL(name_temporary(*out, number));
-    SLI_TRY_OR_FAIL(make_temporary(*out));
+    SL_TRY_OR_FAIL(create_record(path, out));
+    SL_TRY_OR_FAIL(name_temporary(*out, number));
+    SL_TRY_OR_FAIL(make_temporary(*out));
     (*out)->joined = joins;
     if (!joins) { /* its own is locked, also where others came first */
         sli_temporary_sweep_name((*out)->parent, (*out)->name);

@@ -247,9 +247,9 @@ static sl_status create(const char *path, const char *temporary, uint64_t bytes,
     file->descriptor = file->directory = -1;
     file->shown = strdup(path);
     sl_status status;
-    SLI_TRY_OR_FAIL(file->shown ? find_destination(file, !temporary)
-                                : sli_no_memory(path, "a file's path"));
-    SLI_TRY_OR_FAIL(temporary ? open_again(file, temporary, bytes) : open_temporary(file));
+    SL_TRY_OR_FAIL(file->shown ? find_destination(file, !temporary)
+                               : sli_no_memory(path, "a file's path"));
+    SL_TRY_OR_FAIL(temporary ? open_again(file, temporary, bytes) : open_temporary(file));
     *out = file;
     return SL_OK;
 
@@ -358,7 +358,7 @@ sl_status sli_file_write(const char *path, const void *data, size_t bytes)
     sli_replace_file *file;
     SL_TRY(sli_replace_file_create(path, &file));
     sl_status status;
-    SLI_TRY_OR_FAIL(sli_replace_file_write(file, 0, data, bytes));
+    SL_TRY_OR_FAIL(sli_replace_file_write(file, 0, data, bytes));
     status = sli_replace_file_commit(file);
 fail:
     sli_replace_file_destroy(&file);

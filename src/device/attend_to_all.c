@@ -17,10 +17,10 @@ sl_status sli_attend_to_all(sl_device *device, const sli_attention *a)
     sl_status status = SL_OK;
     for (int64_t sample = 0; sample < a->samples; sample++) {
         one.qkv = a->qkv + sample * a->room * qkv_width;
-        SLI_TRY_OR_FAIL(device->ops->attention(device, &one));
-        SLI_TRY_OR_FAIL(device->ops->copy(device, a->out + sample * queries * width,
-                                          one.out + a->first_query * width,
-                                          (size_t)(queries * width) * sizeof(float)));
+        SL_TRY_OR_FAIL(device->ops->attention(device, &one));
+        SL_TRY_OR_FAIL(device->ops->copy(device, a->out + sample * queries * width,
+                                         one.out + a->first_query * width,
+                                         (size_t)(queries * width) * sizeof(float)));
     }
 
 fail:

@@ -82,9 +82,9 @@ sl_status sli_cores_find(sli_cores *out)
     sl_status status;
     hwloc_bitmap_t set = NULL;
     if (hwloc_topology_load(topology) < 0)
-        SLI_TRY_OR_FAIL(sl_error(SL_ERR_NOT_FOUND, "hwloc cannot read the topology"));
+        SL_TRY_OR_FAIL(sl_error(SL_ERR_NOT_FOUND, "hwloc cannot read the topology"));
     set = allowed_set(topology);
-    SLI_TRY_OR_FAIL(set ? list_cores(topology, set, out) : sli_no_memory(NULL, "a set of cores"));
+    SL_TRY_OR_FAIL(set ? list_cores(topology, set, out) : sli_no_memory(NULL, "a set of cores"));
     find_socket(topology, set, out);
     sli_cores_limit(out, sli_cgroup_limits_read("").cores);
 fail:

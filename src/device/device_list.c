@@ -172,7 +172,7 @@ static sl_status create_list(const name_list *names, int begin, int end, bool bo
     sli_memory_bound_init(&list->memory);
     sl_status status;
     for (const sli_device_kind *const *kind = names->kinds; *kind; kind++)
-        SLI_TRY_OR_FAIL(create_kind(names, *kind, begin, end, bound, list, shared));
+        SL_TRY_OR_FAIL(create_kind(names, *kind, begin, end, bound, list, shared));
     *out = list;
     return SL_OK;
 
@@ -191,10 +191,10 @@ sl_status sli_device_list_create_of(const sli_device_kind *const *kinds, const c
     if (oversubscribed)
         *oversubscribed = false;
     sl_status status;
-    SLI_TRY_OR_FAIL(read_names(kinds, names, &list));
+    SL_TRY_OR_FAIL(read_names(kinds, names, &list));
     int begin = first < list.count ? first : list.count;
     int end = most < list.count - begin ? begin + most : list.count;
-    SLI_TRY_OR_FAIL(create_list(&list, begin, end, bound, out, &shared));
+    SL_TRY_OR_FAIL(create_list(&list, begin, end, bound, out, &shared));
     if (oversubscribed)
         *oversubscribed = shared;
 fail:

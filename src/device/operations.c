@@ -225,7 +225,7 @@ static sl_status add_after_dropout(sl_device *device, const sli_add_dropout *a)
         other = epilogue.out = room;
     }
     sl_status status;
-    SLI_TRY_OR_FAIL(device->ops->epilogue(device, &epilogue));
+    SL_TRY_OR_FAIL(device->ops->epilogue(device, &epilogue));
     if (other)
         status = device->ops->add(device, a->rows * a->width, a->out, other);
 fail:

@@ -117,13 +117,13 @@ sl_status sli_hosts_read(const sl_launch_options *options, sli_hosts **out)
         return sli_io_error(options->hosts, "it cannot be opened");
     sli_hosts *self = calloc(1, sizeof *self);
     sl_status status;
-    SLI_TRY_OR_FAIL(self ? SL_OK : sli_no_memory(NULL, "the list of hosts"));
+    SL_TRY_OR_FAIL(self ? SL_OK : sli_no_memory(NULL, "the list of hosts"));
     *self = (sli_hosts){.options = options, .file = -1};
     while (getline(&line, &room, file) >= 0)
-        SLI_TRY_OR_FAIL(add_host(self, line));
+        SL_TRY_OR_FAIL(add_host(self, line));
     if (self->count == 0)
-        SLI_TRY_OR_FAIL(sl_error(SL_ERR_INVALID, "%s: there are no hosts in it", options->hosts));
-    SLI_TRY_OR_FAIL(write_file(self));
+        SL_TRY_OR_FAIL(sl_error(SL_ERR_INVALID, "%s: there are no hosts in it", options->hosts));
+    SL_TRY_OR_FAIL(write_file(self));
     *out = self;
     self = NULL;
 

@@ -583,8 +583,8 @@ sl_status sli_job_run(const sli_job *job, sli_job_end *out)
     *out = (sli_job_end){0};
     attempt self = {.job = job, .options = job->options, .count = job->processes, .end = out};
     sl_status status;
-    SLI_TRY_OR_FAIL(listen_for_ranks(&self));
-    SLI_TRY_OR_FAIL(start_mpirun(&self));
+    SL_TRY_OR_FAIL(listen_for_ranks(&self));
+    SL_TRY_OR_FAIL(start_mpirun(&self));
     supervise_job(&self);
     check_mpirun_status(&self);
 

@@ -223,9 +223,9 @@ static sl_status run_attempts(launcher *self, int *exit_status)
     sli_lost_time_begin(&self->lost, self->options);
     while (again) {
         sli_job_end end = {0};
-        SLI_TRY_OR_FAIL(run_attempt(self, &end));
+        SL_TRY_OR_FAIL(run_attempt(self, &end));
         *exit_status = end.exit_status;
-        SLI_TRY_OR_FAIL(plan_next(self, &end, &again));
+        SL_TRY_OR_FAIL(plan_next(self, &end, &again));
     }
     sli_lost_time_end(&self->lost, *exit_status != 0);
 fail:

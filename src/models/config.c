@@ -47,11 +47,11 @@ static sl_status read_token_ids(const json_t *json, sl_decoder_options *out)
     size_t length = 0;
     for (size_t i = 0; i < sizeof id_keys / sizeof *id_keys; i++) {
         json_t *value = json_object_get(json, id_keys[i]);
-        SLI_TRY_OR_FAIL(value ? check_ids(id_keys[i], value) : SL_OK);
+        SL_TRY_OR_FAIL(value ? check_ids(id_keys[i], value) : SL_OK);
         failed |= value && json_object_set(found, id_keys[i], value) != 0;
     }
     if (failed)
-        SLI_TRY_OR_FAIL(sli_no_memory(NULL, "the ids of special tokens"));
+        SL_TRY_OR_FAIL(sli_no_memory(NULL, "the ids of special tokens"));
     length = json_dumpb(found, out->token_ids, sizeof out->token_ids, JSON_COMPACT);
     if (length >= sizeof out->token_ids)
         status = sl_error(SL_ERR_UNSUPPORTED, "its lists of special tokens are too long");

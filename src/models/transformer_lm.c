@@ -130,11 +130,11 @@ sl_status sl_transformer_lm_create(const sl_model_options *options, sl_module **
                                                   : create_decoder(options, out));
     sl_status status;
     if (options->lora.adapts)
-        SLI_TRY_OR_FAIL(sli_model_add_lora(options, *out));
+        SL_TRY_OR_FAIL(sli_model_add_lora(options, *out));
     else if (options->train_layers > 0)
-        SLI_TRY_OR_FAIL(freeze_layers(options, *out));
+        SL_TRY_OR_FAIL(freeze_layers(options, *out));
     if (options->freeze)
-        SLI_TRY_OR_FAIL(sli_module_freeze_named(*out, options->freeze));
+        SL_TRY_OR_FAIL(sli_module_freeze_named(*out, options->freeze));
     if (options->base_is_bf16 && options->lora.adapts)
         sli_module_narrow_frozen(*out);
     return SL_OK;

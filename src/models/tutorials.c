@@ -75,11 +75,11 @@ sl_status sli_tutorials_compare(const sl_model_options *model, const sl_model_op
         free(is);
         free(should);
         is = should = NULL;
-        SLI_TRY_OR_FAIL(sl_option_text(&rows[i], model, &is));
-        SLI_TRY_OR_FAIL(sl_option_text(&rows[i], wanted, &should));
+        SL_TRY_OR_FAIL(sl_option_text(&rows[i], model, &is));
+        SL_TRY_OR_FAIL(sl_option_text(&rows[i], wanted, &should));
         if (strcmp(is, should) != 0)
-            SLI_TRY_OR_FAIL(sl_error(SL_ERR_INVALID, "its model has %s %s, expected %s %s",
-                                     rows[i].name, is, rows[i].name, should));
+            SL_TRY_OR_FAIL(sl_error(SL_ERR_INVALID, "its model has %s %s, expected %s %s",
+                                    rows[i].name, is, rows[i].name, should));
     }
 fail:
     free(is);

@@ -252,8 +252,8 @@ static sl_status apply_to_strips(const sl_loss_call *call, const sli_linear *las
         int64_t count = step < rows - done ? step : rows - done;
         sl_tensor *logits = NULL, *gradient = NULL;
         sl_status status;
-        SLI_TRY_OR_FAIL(view_rows(room->logits, 0, count, &logits));
-        SLI_TRY_OR_FAIL(view_rows(rounded, done, count, &gradient));
+        SL_TRY_OR_FAIL(view_rows(room->logits, 0, count, &logits));
+        SL_TRY_OR_FAIL(view_rows(rounded, done, count, &gradient));
         status = apply_to_strip(call, last, first + done, logits, gradient);
 
     fail:
@@ -270,10 +270,10 @@ static sl_status panel_backward(const sl_loss_call *call, const sli_linear *last
     sl_tensor *in = NULL, *grad_in = NULL;
     int64_t rows = sl_tensor_rows(dlogits);
     sl_status status;
-    SLI_TRY_OR_FAIL(view_rows(*call->grad_in, first, rows, &grad_in));
-    SLI_TRY_OR_FAIL(view_rows(call->in, first, rows, &in));
+    SL_TRY_OR_FAIL(view_rows(*call->grad_in, first, rows, &grad_in));
+    SL_TRY_OR_FAIL(view_rows(call->in, first, rows, &in));
     if (!call->pass)
-        SLI_TRY_OR_FAIL(sli_linear_add_weight(last, NULL, dlogits, in));
+        SL_TRY_OR_FAIL(sli_linear_add_weight(last, NULL, dlogits, in));
     status = sli_linear_backward_input(last, NULL, dlogits, 0.0f, grad_in);
 
 fail:
@@ -290,8 +290,8 @@ static sl_status apply_to_panel(const sl_loss_call *call, const sli_linear *last
     SL_TRY(view_rows(room->rounded ? room->rounded : room->logits, call->pass ? first : 0, rows,
                      &panel));
     sl_status status;
-    SLI_TRY_OR_FAIL(room->rounded ? apply_to_strips(call, last, first, room, panel)
-                                  : apply_to_strip(call, last, first, panel, NULL));
+    SL_TRY_OR_FAIL(room->rounded ? apply_to_strips(call, last, first, room, panel)
+                                 : apply_to_strip(call, last, first, panel, NULL));
     if (call->grad_in)
         status = panel_backward(call, last, first, panel);
 fail:
@@ -342,9 +342,9 @@ static sl_status add_panels(const sli_linear *last, const sl_tensor *dlogits, co
     sl_status status = SL_OK;
     for (int64_t first = 0; first < rows; first += step) {
         int64_t count = step < rows - first ? step : rows - first;
-        SLI_TRY_OR_FAIL(view_rows(dlogits, first, count, &panel_grad));
-        SLI_TRY_OR_FAIL(view_rows(in, first, count, &panel_in));
-        SLI_TRY_OR_FAIL(sli_linear_add_weight(last, NULL, panel_grad, panel_in));
+        SL_TRY_OR_FAIL(view_rows(dlogits, first, count, &panel_grad));
+        SL_TRY_OR_FAIL(view_rows(in, first, count, &panel_in));
+        SL_TRY_OR_FAIL(sli_linear_add_weight(last, NULL, panel_grad, panel_in));
         sl_tensor_destroy(&panel_grad);
         sl_tensor_destroy(&panel_in);
     }
@@ -370,7 +370,7 @@ static sl_status apply_kernels(const sl_loss_call *call, const sli_linear *last)
         kernels.row_losses = losses;
     }
     sl_status status;
-    SLI_TRY_OR_FAIL(last ? apply_with_linear(&kernels, last) : apply_to_logits(&kernels));
+    SL_TRY_OR_FAIL(last ? apply_with_linear(&kernels, last) : apply_to_logits(&kernels));
     if (losses)
         status = sli_device_read(call->device, call->row_losses, losses, bytes);
 fail:

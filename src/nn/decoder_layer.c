@@ -170,11 +170,11 @@ static sl_status add_mlp(const sl_decoder_layer_options *options, sl_module **mo
                                    .is_conv1d = true,
                                    .deviation = options->output_deviation}};
     sl_status status;
-    SLI_TRY_OR_FAIL(sl_module_create(&mlp_ops, NULL, &mlp));
-    SLI_TRY_OR_FAIL(
+    SL_TRY_OR_FAIL(sl_module_create(&mlp_ops, NULL, &mlp));
+    SL_TRY_OR_FAIL(
         sl_module_append(&mlp, "c_fc", sli_linear_create_as(&linears[0], false, &child), &child));
     layer->linear1 = sli_module_as_linear(child);
-    SLI_TRY_OR_FAIL(
+    SL_TRY_OR_FAIL(
         sl_module_append(&mlp, "c_proj", sli_linear_create_as(&linears[1], false, &child), &child));
     layer->linear2 = sli_module_as_linear(child);
 fail:

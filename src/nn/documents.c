@@ -57,7 +57,7 @@ sl_status sli_documents_read(const sl_tensor *numbers, sli_documents **out)
     (*out)->samples = shape->size[0];
     (*out)->positions = shape->size[1];
     sl_status status;
-    SLI_TRY_OR_FAIL(read_numbers(numbers, *out));
+    SL_TRY_OR_FAIL(read_numbers(numbers, *out));
     return SL_OK;
 fail:
     free(*out);

@@ -37,7 +37,7 @@ static sl_status activation_backward(sl_module *module, sl_pass *pass, sl_tensor
     sl_tensor *in;
     SL_TRY(sl_pass_pop(pass, &in));
     sl_status status;
-    SLI_TRY_OR_FAIL(sli_check_grad(grad_out, sl_tensor_shape(in)));
+    SL_TRY_OR_FAIL(sli_check_grad(grad_out, sl_tensor_shape(in)));
     sli_epilogue_backward back = {
         .rows = sl_tensor_rows(in),
         .columns = sl_tensor_columns(in),
@@ -46,7 +46,7 @@ static sl_status activation_backward(sl_module *module, sl_pass *pass, sl_tensor
         .saved = sl_tensor_f32(in),
         .activation = activation_of(module),
     };
-    SLI_TRY_OR_FAIL(sli_device_epilogue_backward(device, &back));
+    SL_TRY_OR_FAIL(sli_device_epilogue_backward(device, &back));
     if (grad_in)
         status = sl_tensor_alias(grad_out, grad_in);
 

@@ -154,7 +154,7 @@ static sl_status add_to_positions(const sl_module *module, const sl_pass *pass,
     const embedding *self = sl_module_state(module);
     sl_tensor *positions = NULL;
     sl_status status;
-    SLI_TRY_OR_FAIL(create_positions(pass, ids, &positions));
+    SL_TRY_OR_FAIL(create_positions(pass, ids, &positions));
     status = add_to_rows(module, pass, self->pe, positions, grad_out);
 fail:
     sl_tensor_destroy(&positions);
@@ -421,7 +421,7 @@ sl_status sli_token_embedding_create(int64_t ntokens, int64_t width, float devia
         weight.deviation = deviation;
     }
     sl_status status;
-    SLI_TRY_OR_FAIL(sl_module_add_parameter(*out, &weight, &self->weight));
+    SL_TRY_OR_FAIL(sl_module_add_parameter(*out, &weight, &self->weight));
     self->weight->is_table = true;
     return SL_OK;
 fail:

@@ -269,11 +269,11 @@ static sl_status add_norm_backward(sl_pass *pass, const sli_layer_norm *norm, sl
     bool aliases = dropout.p == 0.0f && !pass->is_split;
     SL_TRY(sli_norm_pop(pass, &saved));
     sl_status status;
-    SLI_TRY_OR_FAIL(sli_check_grad(grad_sum, sl_tensor_shape(saved.normalized)));
+    SL_TRY_OR_FAIL(sli_check_grad(grad_sum, sl_tensor_shape(saved.normalized)));
     if (grad_x)
-        SLI_TRY_OR_FAIL(aliases ? sl_tensor_alias(grad_sum, grad_x)
-                                : sli_pass_create_stored(pass, sl_tensor_shape(grad_sum),
-                                                         pass->is_split, grad_x));
+        SL_TRY_OR_FAIL(aliases ? sl_tensor_alias(grad_sum, grad_x)
+                               : sli_pass_create_stored(pass, sl_tensor_shape(grad_sum),
+                                                        pass->is_split, grad_x));
     status = sli_norm_backward(norm, &saved, grad_out, grad_sum_in, dropout, grad_sum,
                                grad_x && !aliases ? *grad_x : NULL);
 
@@ -335,12 +335,12 @@ static sl_status layer_backward(sl_module *module, sl_pass *pass, sl_tensor *gra
     temporaries t = {0};
     sl_tensor *grad = NULL;
     sl_status status;
-    SLI_TRY_OR_FAIL(is_bf16 ? SL_OK : sli_check_dtype("the gradient", grad_out, SL_F32));
-    SLI_TRY_OR_FAIL(layer_output_shape(module, sl_tensor_shape(grad_out), &shape));
-    SLI_TRY_OR_FAIL(is_bf16 ? workspace_like(grad_out, &grad) : sl_tensor_alias(grad_out, &grad));
-    SLI_TRY_OR_FAIL(layer->pre_norm
-                        ? backward_pre_norm(module, pass, &t, grad)
-                        : backward_post_norm(module, pass, &t, grad_out, grad, grad_in != NULL));
+    SL_TRY_OR_FAIL(is_bf16 ? SL_OK : sli_check_dtype("the gradient", grad_out, SL_F32));
+    SL_TRY_OR_FAIL(layer_output_shape(module, sl_tensor_shape(grad_out), &shape));
+    SL_TRY_OR_FAIL(is_bf16 ? workspace_like(grad_out, &grad) : sl_tensor_alias(grad_out, &grad));
+    SL_TRY_OR_FAIL(layer->pre_norm
+                       ? backward_pre_norm(module, pass, &t, grad)
+                       : backward_post_norm(module, pass, &t, grad_out, grad, grad_in != NULL));
     if (grad_in)
         status = sl_tensor_alias(grad, grad_in);
 

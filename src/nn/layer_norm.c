@@ -115,7 +115,7 @@ static sl_status run_backward(const sli_layer_norm *norm, sl_device *device,
     sl_tensor *unused = NULL;
     sl_status status;
     SL_TRY(sli_parameter_values(norm->weight, device, &arguments->weight));
-    SLI_TRY_OR_FAIL(place_gradients(norm, device, arguments, &unused));
+    SL_TRY_OR_FAIL(place_gradients(norm, device, arguments, &unused));
     status = sli_device_add_norm_backward(device, arguments);
 fail:
     sl_tensor_destroy(&unused);
@@ -228,8 +228,8 @@ static sl_status norm_backward(sl_module *module, sl_pass *pass, sl_tensor *grad
     sli_norm_saved saved;
     SL_TRY(sli_norm_pop(pass, &saved));
     sl_status status;
-    SLI_TRY_OR_FAIL(sli_check_grad(grad_out, sl_tensor_shape(saved.normalized)));
-    SLI_TRY_OR_FAIL(
+    SL_TRY_OR_FAIL(sli_check_grad(grad_out, sl_tensor_shape(saved.normalized)));
+    SL_TRY_OR_FAIL(
         sli_norm_backward(norm, &saved, grad_out, NULL, (sli_dropout){.p = 0.0f}, grad_out, NULL));
     if (grad_in)
         status = sl_tensor_alias(grad_out, grad_in);

@@ -137,8 +137,8 @@ static sl_status add_own_weight(const sli_linear *linear, const sl_tensor *grad,
         .ldc = weight_columns(linear),
     };
     SL_TRY(sli_parameter_gradient(linear->weight, &product.beta, &product.c));
-    SLI_TRY_OR_FAIL(gradient_operand(linear, grad, &a));
-    SLI_TRY_OR_FAIL(operand_of(linear, in, &b));
+    SL_TRY_OR_FAIL(gradient_operand(linear, grad, &a));
+    SL_TRY_OR_FAIL(operand_of(linear, in, &b));
     product.a = linear->is_conv1d ? b.data : a.data;
     product.lda = linear->is_conv1d ? linear->in : sl_tensor_columns(grad);
     product.b = linear->is_conv1d ? a.data : b.data;
@@ -235,7 +235,7 @@ sl_status sli_linear_backward_products(const sli_linear *linear, sl_pass *pass,
     sl_tensor *narrow;
     SL_TRY(sli_pass_operand(pass, grad, pass->is_split, &narrow));
     sl_status status;
-    SLI_TRY_OR_FAIL(backward_weight(linear, pass, narrow, in));
+    SL_TRY_OR_FAIL(backward_weight(linear, pass, narrow, in));
     if (grad_in)
         status = sli_linear_backward_input(linear, pass, narrow, beta, grad_in);
 fail:
@@ -295,8 +295,8 @@ static sl_status linear_forward(sl_module *module, sl_pass *pass, const sl_tenso
     SL_TRY(linear_output_shape(module, sl_tensor_shape(in), &shape));
     SL_TRY(sli_pass_operand(pass, in, pass->options.keep, &kept));
     sl_status status;
-    SLI_TRY_OR_FAIL(sli_pass_create_output(pass, &shape, out));
-    SLI_TRY_OR_FAIL(sli_linear_forward(linear, pass, kept, NULL, *out));
+    SL_TRY_OR_FAIL(sli_pass_create_output(pass, &shape, out));
+    SL_TRY_OR_FAIL(sli_linear_forward(linear, pass, kept, NULL, *out));
     status = sli_pass_save_exact(pass, &kept);
 
 fail:
@@ -312,11 +312,11 @@ static sl_status linear_backward(sl_module *module, sl_pass *pass, sl_tensor *gr
     sl_tensor *in;
     SL_TRY(sli_pass_pop_stored(pass, &in));
     sl_status status;
-    SLI_TRY_OR_FAIL(linear_output_shape(module, sl_tensor_shape(in), &shape));
-    SLI_TRY_OR_FAIL(sli_check_grad(grad_out, &shape));
-    SLI_TRY_OR_FAIL(sli_linear_backward_epilogue(linear, NULL, NULL, grad_out));
+    SL_TRY_OR_FAIL(linear_output_shape(module, sl_tensor_shape(in), &shape));
+    SL_TRY_OR_FAIL(sli_check_grad(grad_out, &shape));
+    SL_TRY_OR_FAIL(sli_linear_backward_epilogue(linear, NULL, NULL, grad_out));
     if (grad_in)
-        SLI_TRY_OR_FAIL(sli_pass_create_output(pass, sl_tensor_shape(in), grad_in));
+        SL_TRY_OR_FAIL(sli_pass_create_output(pass, sl_tensor_shape(in), grad_in));
     status =
         sli_linear_backward_products(linear, pass, grad_out, in, 0.0f, grad_in ? *grad_in : NULL);
 

@@ -69,8 +69,8 @@ static sl_status drop(const sli_linear *linear, const sl_pass *pass, const sl_te
     if (sl_tensor_dtype(x) != SL_F32)
         SL_TRY(sli_tensor_as(x, SL_F32, SL_MEMORY_WORKSPACE, &wide));
     sl_status status;
-    SLI_TRY_OR_FAIL(sl_tensor_create(sl_tensor_device(x), SL_MEMORY_WORKSPACE, SL_F32,
-                                     sl_tensor_shape(x), out));
+    SL_TRY_OR_FAIL(sl_tensor_create(sl_tensor_device(x), SL_MEMORY_WORKSPACE, SL_F32,
+                                    sl_tensor_shape(x), out));
     status = add_dropped(wide ? wide : x, NULL, dropout, *out);
 fail:
     sl_tensor_destroy(&wide);
@@ -99,8 +99,8 @@ sl_status sli_lora_forward(const sli_linear *linear, const sl_pass *pass, const 
 {
     sl_tensor *d = NULL, *h = NULL;
     sl_status status;
-    SLI_TRY_OR_FAIL(drop(linear, pass, x, &d));
-    SLI_TRY_OR_FAIL(reduce_input(linear, pass, d, &h));
+    SL_TRY_OR_FAIL(drop(linear, pass, x, &d));
+    SL_TRY_OR_FAIL(reduce_input(linear, pass, d, &h));
     status = sli_linear_product(linear->lora.b, h, 1.0f, epilogue, out);
 
 fail:
@@ -114,10 +114,10 @@ sl_status sli_lora_add_weights(const sli_linear *linear, const sl_pass *pass, co
 {
     sl_tensor *d = NULL, *h = NULL, *k = NULL;
     sl_status status;
-    SLI_TRY_OR_FAIL(drop(linear, pass, x, &d));
-    SLI_TRY_OR_FAIL(reduce_input(linear, pass, d, &h));
-    SLI_TRY_OR_FAIL(sli_linear_add_weight(linear->lora.b, pass, grad, h));
-    SLI_TRY_OR_FAIL(reduce_gradient(linear, grad, &k));
+    SL_TRY_OR_FAIL(drop(linear, pass, x, &d));
+    SL_TRY_OR_FAIL(reduce_input(linear, pass, d, &h));
+    SL_TRY_OR_FAIL(sli_linear_add_weight(linear->lora.b, pass, grad, h));
+    SL_TRY_OR_FAIL(reduce_gradient(linear, grad, &k));
     status = sli_linear_add_weight(linear->lora.a, pass, k, d);
 
 fail:
@@ -133,14 +133,14 @@ sl_status sli_lora_backward_input(const sli_linear *linear, const sl_pass *pass,
     sli_dropout dropout = dropout_of(linear, pass, grad_in);
     sl_tensor *k = NULL, *grad_d = NULL;
     sl_status status;
-    SLI_TRY_OR_FAIL(reduce_gradient(linear, grad, &k));
+    SL_TRY_OR_FAIL(reduce_gradient(linear, grad, &k));
     if (dropout.p == 0) {
         status = sli_linear_backward_input(linear->lora.a, pass, k, 1.0f, grad_in);
         goto fail;
     }
-    SLI_TRY_OR_FAIL(sl_tensor_create(sl_tensor_device(grad_in), SL_MEMORY_WORKSPACE, SL_F32,
-                                     sl_tensor_shape(grad_in), &grad_d));
-    SLI_TRY_OR_FAIL(sli_linear_backward_input(linear->lora.a, pass, k, 0.0f, grad_d));
+    SL_TRY_OR_FAIL(sl_tensor_create(sl_tensor_device(grad_in), SL_MEMORY_WORKSPACE, SL_F32,
+                                    sl_tensor_shape(grad_in), &grad_d));
+    SL_TRY_OR_FAIL(sli_linear_backward_input(linear->lora.a, pass, k, 0.0f, grad_d));
     status = add_dropped(grad_d, grad_in, dropout, grad_in);
 
 fail:

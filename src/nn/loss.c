@@ -145,13 +145,13 @@ static sl_status mse_apply(sl_loss *loss, const sl_loss_call *call)
         status = sli_no_memory(NULL, "a copy of the output");
         goto fail;
     }
-    SLI_TRY_OR_FAIL(sl_tensor_read(call->in, in));
-    SLI_TRY_OR_FAIL(sl_tensor_read(call->targets, targets));
+    SL_TRY_OR_FAIL(sl_tensor_read(call->in, in));
+    SL_TRY_OR_FAIL(sl_tensor_read(call->targets, targets));
     square_rows(sl_tensor_rows(call->in), sl_tensor_columns(call->in), in, targets,
                 2.0 * call->scale, call->row_losses);
     if (call->grad_in) {
-        SLI_TRY_OR_FAIL(sl_tensor_create(call->device, SL_MEMORY_ACTIVATIONS, SL_F32,
-                                         sl_tensor_shape(call->in), call->grad_in));
+        SL_TRY_OR_FAIL(sl_tensor_create(call->device, SL_MEMORY_ACTIVATIONS, SL_F32,
+                                        sl_tensor_shape(call->in), call->grad_in));
         status = sl_tensor_write(*call->grad_in, in);
     }
 

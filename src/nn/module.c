@@ -207,8 +207,8 @@ sl_status sl_module_append(sl_module **module, const char *name, sl_status creat
                            sl_module **child)
 {
     sl_status status;
-    SLI_TRY_OR_FAIL(created);
-    SLI_TRY_OR_FAIL(sli_module_add_child(*module, name, *child));
+    SL_TRY_OR_FAIL(created);
+    SL_TRY_OR_FAIL(sli_module_add_child(*module, name, *child));
     return SL_OK;
 fail:
     *child = NULL; /* first: it may lie in the module's state */

@@ -89,7 +89,7 @@ static sl_status move_parameter(const module_check *check, int index)
     if (!values)
         return fail_memory();
     sl_status status;
-    SLI_TRY_OR_FAIL(sl_tensor_read(value, values));
+    SL_TRY_OR_FAIL(sl_tensor_read(value, values));
     for (int64_t i = 0; i < sl_tensor_count(value); i++)
         values[i] += 0.3f * random_value(check, PARAMETERS + ((uint32_t)index << 8), i);
     status = sl_tensor_write(value, values);
@@ -160,10 +160,10 @@ static sl_status weighted_sum(const module_check *check, double *sum)
     float *values = NULL;
     sl_status status;
     *sum = 0;
-    SLI_TRY_OR_FAIL(create_pass(check, false, 0, &pass));
-    SLI_TRY_OR_FAIL(sl_module_forward(check->module, pass, check->input, &out));
+    SL_TRY_OR_FAIL(create_pass(check, false, 0, &pass));
+    SL_TRY_OR_FAIL(sl_module_forward(check->module, pass, check->input, &out));
     values = malloc(sli_tensor_bytes(out) + 1);
-    SLI_TRY_OR_FAIL(values ? sl_tensor_read(out, values) : fail_memory());
+    SL_TRY_OR_FAIL(values ? sl_tensor_read(out, values) : fail_memory());
     for (int64_t i = 0; i < sl_tensor_count(out); i++)
         *sum += (double)random_value(check, GRADIENT, i) * values[i];
 
@@ -226,7 +226,7 @@ static sl_status compare_with_differences(const module_check *check, const char 
     float *values = malloc(2 * bytes + 1),
           *right = values ? values + sl_tensor_count(tensor) : NULL;
     sl_status status;
-    SLI_TRY_OR_FAIL(values ? find_differences(check, tensor, values, right) : fail_memory());
+    SL_TRY_OR_FAIL(values ? find_differences(check, tensor, values, right) : fail_memory());
     status = compare(check, what, "differences", got, right, sl_tensor_count(tensor), tolerance);
 fail:
     free(values);
@@ -256,7 +256,7 @@ static sl_status forward_micro(const module_check *check, int micro, sl_pass **p
     SL_TRY(create_pass(check, true, micro, pass));
     SL_TRY(sl_module_forward(check->module, *pass, check->input, &out));
     sl_status status;
-    SLI_TRY_OR_FAIL(check_forward(check, *pass, out));
+    SL_TRY_OR_FAIL(check_forward(check, *pass, out));
     status =
         create_random(check, sl_tensor_shape(out), GRADIENT + ((uint32_t)micro << 8), grad_out);
 
@@ -336,12 +336,12 @@ static sl_status train(const module_check *check, int micros, bool halves, bool 
     if (with_input && !(out->inputs = calloc((size_t)(micros * elements) + 1, sizeof *out->inputs)))
         return fail_memory();
     for (int m = 0; m < micros; m++)
-        SLI_TRY_OR_FAIL(forward_micro(check, m, &passes[m], &grads_out[m]));
+        SL_TRY_OR_FAIL(forward_micro(check, m, &passes[m], &grads_out[m]));
     for (int m = 0; m < micros; m++)
-        SLI_TRY_OR_FAIL(backward_micro(check, halves, passes[m], &grads_out[m],
-                                       with_input ? out->inputs + m * elements : NULL));
+        SL_TRY_OR_FAIL(backward_micro(check, halves, passes[m], &grads_out[m],
+                                      with_input ? out->inputs + m * elements : NULL));
     for (int m = 0; m < micros && halves; m++)
-        SLI_TRY_OR_FAIL(backward_weight_micro(check, passes[m]));
+        SL_TRY_OR_FAIL(backward_weight_micro(check, passes[m]));
     status = read_parameters(check, out);
 
 fail:
@@ -377,14 +377,14 @@ static sl_status check_accumulation(const module_check *check, const gradients *
     gradients twice, again = {0};
     int64_t count = once->parameter_count;
     sl_status status;
-    SLI_TRY_OR_FAIL(train(check, 1, false, false, &twice));
+    SL_TRY_OR_FAIL(train(check, 1, false, false, &twice));
     for (int64_t i = 0; i < count; i++)
         twice.parameters[i] /= 2;
     bool is_double = relative_distance(twice.parameters, once->parameters, count) < 1e-6;
-    SLI_TRY_OR_FAIL(
+    SL_TRY_OR_FAIL(
         require(check, is_double, "a second backward must add to the parameters' gradients"));
     sl_parameter_set_zero_grad(check->set);
-    SLI_TRY_OR_FAIL(train(check, 1, false, false, &again));
+    SL_TRY_OR_FAIL(train(check, 1, false, false, &again));
     status = require(check, same_bits(again.parameters, once->parameters, count),
                      "the parameters' gradients must not depend on whether that of the input is "
                      "asked for");
@@ -401,13 +401,13 @@ static sl_status check_halves(const module_check *check)
     bool with_input = check->options->ids == 0;
     sl_parameter_set_zero_grad(check->set);
     sl_status status;
-    SLI_TRY_OR_FAIL(train(check, MICROS, false, with_input, &whole));
+    SL_TRY_OR_FAIL(train(check, MICROS, false, with_input, &whole));
     sl_parameter_set_zero_grad(check->set);
-    SLI_TRY_OR_FAIL(train(check, MICROS, true, with_input, &halved));
-    SLI_TRY_OR_FAIL(require(check,
-                            same_bits(halved.parameters, whole.parameters, whole.parameter_count),
-                            "backward_input and backward_weight must give the parameters' "
-                            "gradients of backward, bit for bit"));
+    SL_TRY_OR_FAIL(train(check, MICROS, true, with_input, &halved));
+    SL_TRY_OR_FAIL(require(check,
+                           same_bits(halved.parameters, whole.parameters, whole.parameter_count),
+                           "backward_input and backward_weight must give the parameters' "
+                           "gradients of backward, bit for bit"));
     int64_t inputs = with_input ? MICROS * sl_tensor_count(check->input) : 0;
     status = require(check, same_bits(halved.inputs, whole.inputs, inputs),
                      "backward_input must give the input's gradient of backward, bit for bit");
@@ -430,7 +430,7 @@ static sl_status check_differences(const module_check *check, const gradients *g
         SL_TRY(sl_parameter_grad(parameter, &grad));
         float *values = malloc(sli_tensor_bytes(grad) + 1);
         sl_status status;
-        SLI_TRY_OR_FAIL(values ? sl_tensor_read(grad, values) : fail_memory());
+        SL_TRY_OR_FAIL(values ? sl_tensor_read(grad, values) : fail_memory());
         status = compare_with_differences(check, sl_parameter_name(parameter),
                                           sl_parameter_value(parameter), values);
 
@@ -459,9 +459,9 @@ static sl_status check_bf16(module_check *check, const gradients *f32)
     gradients bf16;
     sl_parameter_set_destroy(&check->set);
     sl_status status;
-    SLI_TRY_OR_FAIL(check_precision(check, SL_PRECISION_BF16, &bf16));
-    SLI_TRY_OR_FAIL(compare(check, "all parameters in bf16", "f32", bf16.parameters,
-                            f32->parameters, f32->parameter_count, tolerance));
+    SL_TRY_OR_FAIL(check_precision(check, SL_PRECISION_BF16, &bf16));
+    SL_TRY_OR_FAIL(compare(check, "all parameters in bf16", "f32", bf16.parameters, f32->parameters,
+                           f32->parameter_count, tolerance));
     if (f32->inputs)
         status = compare(check, "the input in bf16", "f32", bf16.inputs, f32->inputs,
                          sl_tensor_count(check->input), tolerance);
@@ -479,9 +479,9 @@ sl_status sl_module_check(sl_module *module, const sl_module_check_options *opti
     gradients f32 = {0};
     SL_TRY(sl_device_create_cpu(1, &check.device));
     sl_status status;
-    SLI_TRY_OR_FAIL(options->ids > 0 ? create_ids(&check, &options->input, &check.input)
-                                     : create_random(&check, &options->input, INPUT, &check.input));
-    SLI_TRY_OR_FAIL(check_precision(&check, SL_PRECISION_F32, &f32));
+    SL_TRY_OR_FAIL(options->ids > 0 ? create_ids(&check, &options->input, &check.input)
+                                    : create_random(&check, &options->input, INPUT, &check.input));
+    SL_TRY_OR_FAIL(check_precision(&check, SL_PRECISION_F32, &f32));
     if (options->precision == SL_PRECISION_BF16)
         status = check_bf16(&check, &f32);
 

@@ -99,14 +99,14 @@ sl_status sl_module_forward(sl_module *module, sl_pass *pass, const sl_tensor *i
     sl_shape shape;
     sli_pass_enter(pass);
     sl_status status;
-    SLI_TRY_OR_FAIL(check_call(pass, "input", in, module->ops->forward));
+    SL_TRY_OR_FAIL(check_call(pass, "input", in, module->ops->forward));
     if ((pass->options.caches || pass->slices) && !sl_module_can_continue(module))
-        SLI_TRY_OR_FAIL(sl_error(SL_ERR_UNSUPPORTED, "cannot run on a pass %s",
-                                 pass->slices ? "over a slice of rows" : "with a cache"));
+        SL_TRY_OR_FAIL(sl_error(SL_ERR_UNSUPPORTED, "cannot run on a pass %s",
+                                pass->slices ? "over a slice of rows" : "with a cache"));
     status = sl_module_output_shape(module, sl_tensor_shape(in), &shape);
     if (status != SL_OK)
         sli_pass_error_is_named(pass);
-    SLI_TRY_OR_FAIL(status);
+    SL_TRY_OR_FAIL(status);
     status = run_forward(module, pass, in, out);
     if (status != SL_OK)
         sl_tensor_destroy(out);
@@ -148,7 +148,7 @@ static sl_status run_halves(sl_module *module, sl_pass *pass, sl_tensor *grad_ou
     int count = pass->deferred_count, next = pass->deferred_next;
     pass->deferred_next = count;
     sl_status status;
-    SLI_TRY_OR_FAIL(run_backward(module, pass, true, grad_out, grad_in));
+    SL_TRY_OR_FAIL(run_backward(module, pass, true, grad_out, grad_in));
     status = module->ops->backward_weight(module, pass);
 fail:
     while (pass->deferred_next < pass->deferred_count)
@@ -174,8 +174,8 @@ sl_status sl_module_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_o
     sli_pass_enter(pass);
     bool halves = !module->ops->backward && module->ops->backward_input;
     sl_status status;
-    SLI_TRY_OR_FAIL(halves ? run_halves(module, pass, grad_out, grad_in)
-                           : run_backward(module, pass, false, grad_out, grad_in));
+    SL_TRY_OR_FAIL(halves ? run_halves(module, pass, grad_out, grad_in)
+                          : run_backward(module, pass, false, grad_out, grad_in));
     status = finish_backward(module, pass);
 fail:
     if (status != SL_OK && grad_in)
@@ -200,7 +200,7 @@ sl_status sli_module_backward_weight(sl_module *module, sl_pass *pass)
     sli_pass_enter(pass);
     sl_status status;
     if (module->ops->backward_weight)
-        SLI_TRY_OR_FAIL(module->ops->backward_weight(module, pass));
+        SL_TRY_OR_FAIL(module->ops->backward_weight(module, pass));
     status = finish_backward(module, pass);
 fail:
     return end_call(module, pass, status);

@@ -264,7 +264,7 @@ static sl_status initialize_narrow(const sl_parameter_set *set, const sl_paramet
     SL_TRY(sl_tensor_create(set->options.device, SL_MEMORY_WORKSPACE, SL_F32, &parameter->shape,
                             &wide));
     sl_status status;
-    SLI_TRY_OR_FAIL(initialize_tensor(set, parameter, wide));
+    SL_TRY_OR_FAIL(initialize_tensor(set, parameter, wide));
     status = sli_tensor_convert(wide, parameter->value);
 fail:
     sl_tensor_destroy(&wide);
@@ -321,17 +321,17 @@ sl_status sl_parameter_set_create(sl_module *root, int first, int count,
         return sli_no_memory("sl_parameter_set_create", "a parameter set");
     set->options = *options;
     sl_status status;
-    SLI_TRY_OR_FAIL(list_parameters(set, root, first, count));
+    SL_TRY_OR_FAIL(list_parameters(set, root, first, count));
     status = check_unplaced(set);
     if (status != SL_OK) {
         set->count = 0; /* what another set placed is not ours to take back */
         goto fail;
     }
     assign_buckets(set);
-    SLI_TRY_OR_FAIL(allocate_parameters(set));
-    SLI_TRY_OR_FAIL(initialize_values(set));
+    SL_TRY_OR_FAIL(allocate_parameters(set));
+    SL_TRY_OR_FAIL(initialize_values(set));
     if (!set->options.no_init)
-        SLI_TRY_OR_FAIL(sli_parameter_set_convert(set));
+        SL_TRY_OR_FAIL(sli_parameter_set_convert(set));
     set->root = sli_module_root(root);
     atomic_fetch_add(&set->root->sets, 1);
     *out = set;

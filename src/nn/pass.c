@@ -223,12 +223,12 @@ sl_status sli_pass_put_input(sl_pass *pass, const char *name, sl_tensor **tensor
 {
     sl_status status;
     if (find_input(pass, name))
-        SLI_TRY_OR_FAIL(sl_error(SL_ERR_INVALID, "the pass has two inputs \"%s\"", name));
-    SLI_TRY_OR_FAIL(sli_array_reserve(&pass->inputs, &pass->input_capacity,
-                                      (size_t)pass->input_count + 1, sizeof *pass->inputs, INT_MAX,
-                                      "inputs"));
+        SL_TRY_OR_FAIL(sl_error(SL_ERR_INVALID, "the pass has two inputs \"%s\"", name));
+    SL_TRY_OR_FAIL(sli_array_reserve(&pass->inputs, &pass->input_capacity,
+                                     (size_t)pass->input_count + 1, sizeof *pass->inputs, INT_MAX,
+                                     "inputs"));
     if (strcmp(name, SL_DOCUMENTS_INPUT) == 0)
-        SLI_TRY_OR_FAIL(sli_documents_read(*tensor, &pass->documents));
+        SL_TRY_OR_FAIL(sli_documents_read(*tensor, &pass->documents));
     pass->inputs[pass->input_count].name = name;
     pass->inputs[pass->input_count++].tensor = *tensor;
     *tensor = NULL;

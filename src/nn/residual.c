@@ -37,8 +37,8 @@ static sl_status residual_forward(sl_module *module, sl_pass *pass, const sl_ten
     SL_TRY(sli_check_dtype("the input", in, SL_F32));
     SL_TRY(sl_module_forward(branch_of(module), pass, in, &branch));
     sl_status status;
-    SLI_TRY_OR_FAIL(sli_check_dtype("the branch's output", branch, SL_F32));
-    SLI_TRY_OR_FAIL(sli_pass_create_output(pass, sl_tensor_shape(in), out));
+    SL_TRY_OR_FAIL(sli_check_dtype("the branch's output", branch, SL_F32));
+    SL_TRY_OR_FAIL(sli_pass_create_output(pass, sl_tensor_shape(in), out));
     status = add(pass, branch, in, *out);
 
 fail:

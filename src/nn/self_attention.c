@@ -220,7 +220,7 @@ sl_status sli_self_attention_forward(const sl_module *module, sl_pass *pass, con
     call_tensors tensors = {0};
     *out = NULL;
     sl_status status;
-    SLI_TRY_OR_FAIL(project_and_attend(module, pass, in, &tensors));
+    SL_TRY_OR_FAIL(project_and_attend(module, pass, in, &tensors));
     status = project_out(sl_module_state(module), pass, category, &tensors, out);
 fail:
     call_clear(&tensors);

@@ -153,7 +153,7 @@ static sl_status make_unshared(const sl_pass *pass, sl_tensor **tensor)
     SL_TRY(sl_tensor_create(pass->options.device, SL_MEMORY_ACTIVATIONS, SL_F32,
                             sl_tensor_shape(*tensor), &copy));
     sl_status status;
-    SLI_TRY_OR_FAIL(sl_tensor_copy(copy, *tensor));
+    SL_TRY_OR_FAIL(sl_tensor_copy(copy, *tensor));
     sl_tensor_destroy(tensor);
     *tensor = copy;
     return SL_OK;
@@ -168,8 +168,8 @@ sl_status sl_pass_stash_skip_grad(sl_pass *pass, const char *name, sl_tensor **g
     if (!*grad)
         return sl_error(SL_ERR_INVALID, "there is no gradient of \"%s\" to stash", name);
     sl_status status;
-    SLI_TRY_OR_FAIL(check_grad(skip, name, *grad));
-    SLI_TRY_OR_FAIL(make_unshared(pass, grad));
+    SL_TRY_OR_FAIL(check_grad(skip, name, *grad));
+    SL_TRY_OR_FAIL(make_unshared(pass, grad));
     skip->grad = *grad;
     *grad = NULL;
 

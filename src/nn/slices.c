@@ -69,8 +69,8 @@ static sl_status copy_positions(const sl_pass *pass, const sl_tensor *positions,
         sl_tensor *own = NULL, *kept = NULL;
         int64_t first = n * room + pass->first_position;
         sl_status status;
-        SLI_TRY_OR_FAIL(sl_tensor_view(positions, n * time * width, &rows, &own));
-        SLI_TRY_OR_FAIL(sl_tensor_view(all, first * width, &rows, &kept));
+        SL_TRY_OR_FAIL(sl_tensor_view(positions, n * time * width, &rows, &own));
+        SL_TRY_OR_FAIL(sl_tensor_view(all, first * width, &rows, &kept));
         status = sl_tensor_copy(into_all ? kept : own, into_all ? own : kept);
 
     fail:

@@ -63,9 +63,9 @@ static sl_status softmax_backward(sl_module *module, sl_pass *pass, sl_tensor *g
     sl_tensor *y;
     SL_TRY(sl_pass_pop(pass, &y));
     sl_status status;
-    SLI_TRY_OR_FAIL(sli_check_grad(grad_out, sl_tensor_shape(y)));
+    SL_TRY_OR_FAIL(sli_check_grad(grad_out, sl_tensor_shape(y)));
     if (grad_in) {
-        SLI_TRY_OR_FAIL(for_rows(y, grad_out, true, softmax_backward_row));
+        SL_TRY_OR_FAIL(for_rows(y, grad_out, true, softmax_backward_row));
         status = sl_tensor_alias(grad_out, grad_in);
     }
 

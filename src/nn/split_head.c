@@ -416,9 +416,9 @@ sl_status sli_split_head_forward(const sli_split_head *part, const sl_tensor *in
     forward_room room = {0};
     *sums = *numbers = NULL;
     sl_status status;
-    SLI_TRY_OR_FAIL(create_room(part, device, stack.rows, &room));
-    SLI_TRY_OR_FAIL(create_record(part, in, targets, record));
-    SLI_TRY_OR_FAIL(run_blocks(part, record, &room, &stack));
+    SL_TRY_OR_FAIL(create_room(part, device, stack.rows, &room));
+    SL_TRY_OR_FAIL(create_record(part, in, targets, record));
+    SL_TRY_OR_FAIL(run_blocks(part, record, &room, &stack));
     status = copy_nodes(&stack, &room, device, sums, numbers);
 
 fail:
@@ -572,11 +572,11 @@ sl_status sli_split_head_backward(sli_split_head *part, sli_split_head_record *r
     sl_shape weights = sl_shape_1d(rows), scaled = sl_shape_2d(rows, part->width);
     backward_room room = {0};
     sl_status status;
-    SLI_TRY_OR_FAIL(sl_tensor_create(device, SL_MEMORY_WORKSPACE, dtype, &weights, &room.weights));
-    SLI_TRY_OR_FAIL(sl_tensor_create(device, SL_MEMORY_WORKSPACE, dtype, &scaled, &room.scaled));
+    SL_TRY_OR_FAIL(sl_tensor_create(device, SL_MEMORY_WORKSPACE, dtype, &weights, &room.weights));
+    SL_TRY_OR_FAIL(sl_tensor_create(device, SL_MEMORY_WORKSPACE, dtype, &scaled, &room.scaled));
     for (head_block block = first_block(part); block.classes > 0;
          block = next_block(part, &block, rows))
-        SLI_TRY_OR_FAIL(backward_block(part, &block, record, sl_tensor_data(result), &room));
+        SL_TRY_OR_FAIL(backward_block(part, &block, record, sl_tensor_data(result), &room));
     part->weight_grad_is_stale = part->bias_grad_is_stale = false;
 
 fail:

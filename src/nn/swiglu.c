@@ -92,7 +92,7 @@ sl_status sli_swiglu_run_forward(const sl_module *module, sl_pass *pass, const s
     const swiglu *self = sl_module_state(module);
     call_tensors tensors = {0};
     sl_status status;
-    SLI_TRY_OR_FAIL(run_gate(self, pass, in, &tensors));
+    SL_TRY_OR_FAIL(run_gate(self, pass, in, &tensors));
     status = run_down(self, pass, sl_tensor_shape(in), category, &tensors, out);
 fail:
     call_clear(&tensors);

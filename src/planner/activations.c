@@ -445,9 +445,9 @@ static sl_status plan_activations(const sli_layout *layout, const plan_work *wor
     sl_partition_backward(layout->model, count, work->balance, work->backward);
     SL_TRY(sl_schedule_first_micros(layout->table, sl_schedule_micros(layout->table), &table));
     sl_status status;
-    SLI_TRY_OR_FAIL(sl_schedule_freeze(table, work->backward));
+    SL_TRY_OR_FAIL(sl_schedule_freeze(table, work->backward));
     if (layout->head_blocks > 0)
-        SLI_TRY_OR_FAIL(sl_schedule_split_head(table, sl_partition_head(layout->model)));
+        SL_TRY_OR_FAIL(sl_schedule_split_head(table, sl_partition_head(layout->model)));
     status = plan_training_step(layout, table, work, stages);
 fail:
     sl_schedule_destroy(&table);
@@ -459,7 +459,7 @@ sl_status sli_layout_plan_activations(const sli_layout *layout, sl_stage_plan *s
 {
     plan_work work;
     sl_status status;
-    SLI_TRY_OR_FAIL(allocate_work(sl_schedule_stages(layout->table), &work));
+    SL_TRY_OR_FAIL(allocate_work(sl_schedule_stages(layout->table), &work));
     work.frozen = sli_module_frozen_count(layout->model);
     status = plan_activations(layout, &work, stages);
 fail:

@@ -99,7 +99,7 @@ sl_status sli_cluster_time_modules(const sli_node_kind *kind, const sl_module *m
     if (!work)
         return sli_no_memory(NULL, "the work of %d modules", count);
     sl_status status;
-    SLI_TRY_OR_FAIL(sli_module_count_work(model, &ids, precision, work));
+    SL_TRY_OR_FAIL(sli_module_count_work(model, &ids, precision, work));
     status = time_modules(kind, model, work, precision, ids, out);
 fail:
     free(work);

@@ -192,8 +192,8 @@ sl_status sli_draw_step(const sli_cluster_job *job, const sli_cluster *cluster,
     if (!sli_cluster_has_jitter(cluster))
         return SL_OK;
     sl_status status;
-    SLI_TRY_OR_FAIL(sli_found_table_open(job, cluster, found, true, &table));
-    SLI_TRY_OR_FAIL(find_work(&table, found->balance, &work));
+    SL_TRY_OR_FAIL(sli_found_table_open(job, cluster, found, true, &table));
+    SL_TRY_OR_FAIL(find_work(&table, found->balance, &work));
     *draws = count_draws(table.actions);
     status = draw_steps(&table, found->balance, &work, seed, *draws, out);
 fail:
@@ -209,8 +209,8 @@ static sl_status scale_slowest(sli_found_table *table, const int *balance, uint6
     rank_work work = {0};
     double *factors = calloc((size_t)used, sizeof *factors);
     sl_status status;
-    SLI_TRY_OR_FAIL(factors ? SL_OK : sli_no_memory(NULL, "the times of %d devices", used));
-    SLI_TRY_OR_FAIL(find_work(table, balance, &work));
+    SL_TRY_OR_FAIL(factors ? SL_OK : sli_no_memory(NULL, "the times of %d devices", used));
+    SL_TRY_OR_FAIL(find_work(table, balance, &work));
     sli_draw_factors(&table->search.devices, used, seed, 0, factors);
     scale_replica(table, find_slowest(&work, &table->grid, factors), factors);
 fail:

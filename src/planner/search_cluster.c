@@ -417,7 +417,7 @@ sl_status sli_cluster_recut(const sli_cluster_job *job, const sli_cluster *clust
     if (found->stages == 1 || found->stages > SL_MAX_STAGES || !has_profile(cluster))
         return SL_OK;
     sl_status status;
-    SLI_TRY_OR_FAIL(sli_found_table_open(job, cluster, found, false, &opened));
+    SL_TRY_OR_FAIL(sli_found_table_open(job, cluster, found, false, &opened));
     if (opened.actions <= most_recut_actions)
         status = recut(&opened, found);
 fail:

@@ -115,7 +115,7 @@ static sl_status time_update(const sli_layout *layout, const sli_layout_speed *s
 {
     step_work work;
     sl_status status;
-    SLI_TRY_OR_FAIL(allocate_work(layout->table, &work));
+    SL_TRY_OR_FAIL(allocate_work(layout->table, &work));
     add_stages(layout, speed, balance, &work);
     if (speed->hides_exchange && layout->replicas > 1)
         hide_exchange(layout, speed, simulation, &work);
@@ -185,7 +185,7 @@ sl_status sli_layout_time_step(const sli_layout *layout, const sli_layout_speed 
     *out = (sl_step_costs){.pipeline = shards * layout->accumulate * simulation.makespan,
                            .bubble = simulation.bubble};
     sl_status status;
-    SLI_TRY_OR_FAIL(divide_pipeline(layout, speed, balance, &simulation, out));
+    SL_TRY_OR_FAIL(divide_pipeline(layout, speed, balance, &simulation, out));
     status = time_update(layout, speed, balance, &simulation, out);
     out->seconds = out->pipeline + out->exchange + out->update;
 fail:

@@ -21,7 +21,7 @@ sl_status sli_candidate_write_table(const sli_candidate *candidate, sl_schedule 
                                                                : 0,
                                          .micros = candidate->chunks};
     sl_status status;
-    SLI_TRY_OR_FAIL(sl_schedule_write(sli_candidate_schedule(candidate), &options, out));
+    SL_TRY_OR_FAIL(sl_schedule_write(sli_candidate_schedule(candidate), &options, out));
     status = sl_schedule_recompute(*out, candidate->recompute);
 fail:
     return status == SL_ERR_INVALID || status == SL_ERR_UNSUPPORTED ? SL_OK : status;

@@ -102,9 +102,9 @@ sl_status sli_follower_update(sli_follower *follower, bool *changed)
     if (status != SL_OK)
         return follower->inode ? SL_OK : status;
     if (fstat(descriptor, &found) != 0)
-        SLI_TRY_OR_FAIL(sli_io_error(follower->path, "cannot be examined"));
+        SL_TRY_OR_FAIL(sli_io_error(follower->path, "cannot be examined"));
     if (found.st_ino != follower->inode || !is_same_log(follower, descriptor))
-        SLI_TRY_OR_FAIL(begin_again(follower, found.st_ino, changed));
+        SL_TRY_OR_FAIL(begin_again(follower, found.st_ino, changed));
     status = add_lines(follower, descriptor, size, changed);
 fail:
     close(descriptor);
@@ -118,8 +118,8 @@ sl_status sli_run_history_read(const char *path, sli_run_history **out)
     *out = NULL;
     SL_TRY(sli_follower_create(path, path, &follower));
     sl_status status;
-    SLI_TRY_OR_FAIL(sli_follower_update(&follower, &changed));
-    SLI_TRY_OR_FAIL(sli_run_history_check(follower.history));
+    SL_TRY_OR_FAIL(sli_follower_update(&follower, &changed));
+    SL_TRY_OR_FAIL(sli_run_history_check(follower.history));
     *out = follower.history;
     follower.history = NULL;
 fail:

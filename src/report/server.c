@@ -425,7 +425,7 @@ sl_status sli_server_create(const char *address, sli_server **out)
              "connect-src 'self'; frame-ancestors 'none'",
              server->nonce);
     sl_status status;
-    SLI_TRY_OR_FAIL(start_daemon(server, fd));
+    SL_TRY_OR_FAIL(start_daemon(server, fd));
     *out = server;
     return SL_OK;
 fail:

@@ -177,8 +177,8 @@ sl_status sli_watch_open(const sli_watch_options *options, sli_watch **out)
         return sli_no_memory(NULL, "the reader of a run");
     watch->options = *options;
     sl_status status;
-    SLI_TRY_OR_FAIL(open_outputs(watch));
-    SLI_TRY_OR_FAIL(open_log(watch));
+    SL_TRY_OR_FAIL(open_outputs(watch));
+    SL_TRY_OR_FAIL(open_log(watch));
     publish_page(watch);
     *out = watch;
     return SL_OK;

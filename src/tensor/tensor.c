@@ -283,7 +283,7 @@ sl_status sli_tensor_receive(sl_tensor **tensor, sl_device *to)
     if (sent->device == to)
         return SL_OK;
     sl_status status;
-    SLI_TRY_OR_FAIL(
+    SL_TRY_OR_FAIL(
         sl_tensor_create(to, sent->storage->category, sent->dtype, &sent->shape, tensor));
     atomic_store_explicit(&sent->storage->is_delivered, true, memory_order_relaxed);
     status = sli_device_deliver(sent->device, sent->mark, sl_tensor_data(sent), to,

@@ -41,8 +41,8 @@ sl_status sli_bpe_create(const sli_splitter *split, sli_bpe **out)
     for (int byte = 0; byte < 256; byte++)
         (*out)->bytes[byte] = (char)byte;
     sl_status status;
-    SLI_TRY_OR_FAIL(sli_token_table_init(&(*out)->tokens));
-    SLI_TRY_OR_FAIL(make_merges(FIRST_MERGES, &(*out)->merges));
+    SL_TRY_OR_FAIL(sli_token_table_init(&(*out)->tokens));
+    SL_TRY_OR_FAIL(make_merges(FIRST_MERGES, &(*out)->merges));
     (*out)->tokens.any_bytes = true;
     return SL_OK;
 fail:
@@ -455,9 +455,9 @@ static sl_status encode_chunk(sli_bpe_encoder *work, const uint8_t *begin, const
     if (bytes == 0)
         return SL_OK;
     if (work->bpe->prefix == SLI_PREFIX_NORMALIZED)
-        SLI_TRY_OR_FAIL(sli_copy_spaces(begin, end, takes_prefix(work, begin, end), &copy, &bytes));
+        SL_TRY_OR_FAIL(sli_copy_spaces(begin, end, takes_prefix(work, begin, end), &copy, &bytes));
     else if (work->bpe->split->composes)
-        SLI_TRY_OR_FAIL(sli_text_compose(begin, end, &copy, &bytes));
+        SL_TRY_OR_FAIL(sli_text_compose(begin, end, &copy, &bytes));
     begin = copy ? copy : begin;
     status = encode_between(work, true, begin, begin + bytes);
 fail:
@@ -512,7 +512,7 @@ sl_status sli_bpe_encoder_run(sli_bpe_encoder *encoder, const char *text, size_t
     if (!encoder->cache && encoder->text_bytes >= LEAST_TO_CACHE)
         encoder->cache = calloc((size_t)1 << SLI_CACHE_BITS, sizeof *encoder->cache); /* or none */
     if (bytes > 0 && u8_check(begin, bytes)) {
-        SLI_TRY_OR_FAIL(sli_text_repair(begin, begin + bytes, &copy, &bytes, &out->invalid_bytes));
+        SL_TRY_OR_FAIL(sli_text_repair(begin, begin + bytes, &copy, &bytes, &out->invalid_bytes));
         begin = copy;
     }
     encoder->text = begin;

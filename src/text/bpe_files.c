@@ -160,7 +160,7 @@ sl_status sli_bpe_read_tokens(const sli_json *json, sli_json_value object, sli_b
         return sl_error(SL_ERR_FORMAT, "the vocabulary must be a JSON object of tokens and ids");
     SL_TRY(list_create((size_t)(object.end - object.begin), &list));
     sl_status status;
-    SLI_TRY_OR_FAIL(list_entries(json, object, bpe, &list));
+    SL_TRY_OR_FAIL(list_entries(json, object, bpe, &list));
     status = list_use(&list, bpe);
 fail:
     list_free(&list);
@@ -240,9 +240,9 @@ sl_status sli_bpe_parse_vocab(const sli_named_text *vocab, const sli_named_text 
 {
     SL_TRY(sli_bpe_create(split, out));
     sl_status status;
-    SLI_TRY_OR_FAIL(sl_error_context(parse_vocab(vocab, *out), "%s: ", vocab->name));
-    SLI_TRY_OR_FAIL(parse_merges(merges, *out));
-    SLI_TRY_OR_FAIL(sli_bpe_finish(*out, false));
+    SL_TRY_OR_FAIL(sl_error_context(parse_vocab(vocab, *out), "%s: ", vocab->name));
+    SL_TRY_OR_FAIL(parse_merges(merges, *out));
+    SL_TRY_OR_FAIL(sli_bpe_finish(*out, false));
     return SL_OK;
 fail:
     sli_bpe_destroy(out);
@@ -286,11 +286,11 @@ static sl_status parse_ranks(const sli_named_text *ranks, sli_bpe *bpe)
     sl_status status;
     SL_TRY(list_create(ranks->bytes, &list));
     while (next_line(ranks, &line))
-        SLI_TRY_OR_FAIL(read_rank(&line, &list));
-    SLI_TRY_OR_FAIL(list_use(&list, bpe));
-    SLI_TRY_OR_FAIL(sli_bpe_find_bytes(bpe, false));
+        SL_TRY_OR_FAIL(read_rank(&line, &list));
+    SL_TRY_OR_FAIL(list_use(&list, bpe));
+    SL_TRY_OR_FAIL(sli_bpe_find_bytes(bpe, false));
     for (int32_t id = 0; id < bpe->tokens.count; id++)
-        SLI_TRY_OR_FAIL(add_splits(bpe, id));
+        SL_TRY_OR_FAIL(add_splits(bpe, id));
 fail:
     list_free(&list);
     return status;
@@ -300,8 +300,8 @@ sl_status sli_bpe_parse_ranks(const sli_named_text *ranks, const sli_splitter *s
 {
     SL_TRY(sli_bpe_create(split, out));
     sl_status status;
-    SLI_TRY_OR_FAIL(sl_error_context(parse_ranks(ranks, *out), "%s: ", ranks->name));
-    SLI_TRY_OR_FAIL(sli_bpe_finish(*out, true));
+    SL_TRY_OR_FAIL(sl_error_context(parse_ranks(ranks, *out), "%s: ", ranks->name));
+    SL_TRY_OR_FAIL(sli_bpe_finish(*out, true));
     return SL_OK;
 fail:
     sli_bpe_destroy(out);

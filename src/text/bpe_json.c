@@ -187,8 +187,8 @@ static sl_status parse_splitter(const sli_json *json, const sli_json_value *memb
     SL_TRY(has_byte_fallback(json, members[SLI_TOKENIZER_MODEL], &of_characters));
     json_t *normalizer = NULL, *pre = NULL;
     sl_status status;
-    SLI_TRY_OR_FAIL(parse_member(json, members[SLI_TOKENIZER_NORMALIZER], &normalizer));
-    SLI_TRY_OR_FAIL(parse_member(json, members[SLI_TOKENIZER_PRE_TOKENIZER], &pre));
+    SL_TRY_OR_FAIL(parse_member(json, members[SLI_TOKENIZER_NORMALIZER], &normalizer));
+    SL_TRY_OR_FAIL(parse_member(json, members[SLI_TOKENIZER_PRE_TOKENIZER], &pre));
     status = of_characters ? read_spaces(normalizer, pre, bpe)
                            : read_splitter(normalizer, pre, &bpe->split);
 fail:
@@ -264,7 +264,7 @@ static sl_status parse_added(const sli_json *json, sli_json_value list, sli_bpe 
     if (!trees)
         return sli_no_memory(NULL, "its added tokens");
     if (list.begin && !sli_json_is(list, 'n'))
-        SLI_TRY_OR_FAIL(list_added(json, list, trees, bpe));
+        SL_TRY_OR_FAIL(list_added(json, list, trees, bpe));
     status = sli_added_tokens_finish(&bpe->added, bpe->prefix == SLI_PREFIX_NORMALIZED);
 fail:
     json_decref(trees);
@@ -457,11 +457,11 @@ sl_status sli_bpe_parse(const sli_json *json, const sli_json_value *members, sli
 {
     SL_TRY(sli_bpe_create(NULL, out));
     sl_status status;
-    SLI_TRY_OR_FAIL(parse_splitter(json, members, *out));
-    SLI_TRY_OR_FAIL(parse_decoder(json, members[SLI_TOKENIZER_DECODER], *out));
-    SLI_TRY_OR_FAIL(parse_added(json, members[SLI_TOKENIZER_ADDED_TOKENS], *out));
-    SLI_TRY_OR_FAIL(parse_model(json, members[SLI_TOKENIZER_MODEL], *out));
-    SLI_TRY_OR_FAIL(parse_processors(json, members[SLI_TOKENIZER_POST_PROCESSOR], *out));
+    SL_TRY_OR_FAIL(parse_splitter(json, members, *out));
+    SL_TRY_OR_FAIL(parse_decoder(json, members[SLI_TOKENIZER_DECODER], *out));
+    SL_TRY_OR_FAIL(parse_added(json, members[SLI_TOKENIZER_ADDED_TOKENS], *out));
+    SL_TRY_OR_FAIL(parse_model(json, members[SLI_TOKENIZER_MODEL], *out));
+    SL_TRY_OR_FAIL(parse_processors(json, members[SLI_TOKENIZER_POST_PROCESSOR], *out));
     return SL_OK;
 
 fail:

@@ -54,11 +54,11 @@ static sl_status add_line(sli_pieces *pieces, const sli_splitter *split, const u
     uint8_t *repaired = NULL, *composed = NULL;
     sl_status status;
     if (u8_check(line, bytes)) {
-        SLI_TRY_OR_FAIL(sli_text_repair(line, line + bytes, &repaired, &bytes, invalid));
+        SL_TRY_OR_FAIL(sli_text_repair(line, line + bytes, &repaired, &bytes, invalid));
         line = repaired;
     }
     if (split->composes) {
-        SLI_TRY_OR_FAIL(sli_text_compose(line, line + bytes, &composed, &bytes));
+        SL_TRY_OR_FAIL(sli_text_compose(line, line + bytes, &composed, &bytes));
         line = composed;
     }
     status = add_pieces(pieces, split, line, line + bytes);

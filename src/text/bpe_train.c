@@ -399,8 +399,8 @@ sl_status sli_bpe_learn(const sli_pieces *pieces, const sl_bpe_training *trainin
     learning job = {.counts = pieces->counts};
     *out = NULL;
     sl_status status;
-    SLI_TRY_OR_FAIL(learn(&job, pieces, training));
-    SLI_TRY_OR_FAIL(sli_bpe_create(split, out));
+    SL_TRY_OR_FAIL(learn(&job, pieces, training));
+    SL_TRY_OR_FAIL(sli_bpe_create(split, out));
     status = make_bpe(&job, training, *out);
 fail:
     if (status != SL_OK)

@@ -84,15 +84,15 @@ sl_status sli_bpe_train(const char *const *paths, int count, const sl_bpe_traini
     *result = (sl_bpe_trained){0};
     SL_TRY(check_training(training, count, &split));
     sl_status status;
-    SLI_TRY_OR_FAIL(sli_pieces_init(&pieces));
+    SL_TRY_OR_FAIL(sli_pieces_init(&pieces));
     for (int i = 0; i < count; i++) {
         int64_t invalid = 0;
-        SLI_TRY_OR_FAIL(sli_pieces_count(&pieces, split, paths[i], &invalid));
+        SL_TRY_OR_FAIL(sli_pieces_count(&pieces, split, paths[i], &invalid));
         result->invalid_bytes += invalid;
     }
-    SLI_TRY_OR_FAIL(sli_bpe_learn(&pieces, training, split, &bpe));
-    SLI_TRY_OR_FAIL(sli_vocab_of_bpe(bpe, out));
-    SLI_TRY_OR_FAIL(print_settings(training, &(*out)->settings));
+    SL_TRY_OR_FAIL(sli_bpe_learn(&pieces, training, split, &bpe));
+    SL_TRY_OR_FAIL(sli_vocab_of_bpe(bpe, out));
+    SL_TRY_OR_FAIL(print_settings(training, &(*out)->settings));
     result->vocab_size = sl_vocab_size(*out);
     result->different_words = pieces.table.count;
 
@@ -161,11 +161,11 @@ static sl_status write_directory(const sl_vocab *vocab, const char *directory)
     sli_replace_directory *writing = NULL;
     SL_TRY(sl_error_context(sli_vocab_print(vocab, &text), "%s: ", directory));
     sl_status status;
-    SLI_TRY_OR_FAIL(sli_replace_directory_create(directory, &writing));
+    SL_TRY_OR_FAIL(sli_replace_directory_create(directory, &writing));
     const char *temporary = sli_replace_directory_temporary(writing);
-    SLI_TRY_OR_FAIL(write_text(temporary, tokenizer_name, text));
-    SLI_TRY_OR_FAIL(write_text(temporary, settings_name, vocab->settings));
-    SLI_TRY_OR_FAIL(check_directory(directory)); /* what may have come there meanwhile */
+    SL_TRY_OR_FAIL(write_text(temporary, tokenizer_name, text));
+    SL_TRY_OR_FAIL(write_text(temporary, settings_name, vocab->settings));
+    SL_TRY_OR_FAIL(check_directory(directory)); /* what may have come there meanwhile */
     status = sli_replace_directory_commit(writing, false);
 
 fail:
@@ -182,9 +182,9 @@ sl_status sl_bpe_train(const char *const *paths, int count, const sl_bpe_trainin
     sl_vocab *vocab = NULL;
     SL_TRY(sli_path_follow(directory, &followed));
     sl_status status;
-    SLI_TRY_OR_FAIL(check_directory(followed));
-    SLI_TRY_OR_FAIL(sli_bpe_train(paths, count, training, &vocab, &trained));
-    SLI_TRY_OR_FAIL(write_directory(vocab, followed));
+    SL_TRY_OR_FAIL(check_directory(followed));
+    SL_TRY_OR_FAIL(sli_bpe_train(paths, count, training, &vocab, &trained));
+    SL_TRY_OR_FAIL(write_directory(vocab, followed));
     if (result)
         *result = trained;
 

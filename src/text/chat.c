@@ -58,11 +58,11 @@ sl_status sli_scored_ids_add_text(sli_scored_ids *row, const sl_vocab *vocab, co
     memcpy(joined, prefix, before + 1);
     memcpy(joined + before, text, bytes);
     sl_status status;
-    SLI_TRY_OR_FAIL(sl_tokens_encode(vocab, joined, before + bytes, false, &tokens));
+    SL_TRY_OR_FAIL(sl_tokens_encode(vocab, joined, before + bytes, false, &tokens));
     if (scored && before > 0)
-        SLI_TRY_OR_FAIL(count_prefix(vocab, prefix, &tokens, &unscored));
+        SL_TRY_OR_FAIL(count_prefix(vocab, prefix, &tokens, &unscored));
     for (int64_t i = 0; i < tokens.count; i++)
-        SLI_TRY_OR_FAIL(sli_scored_ids_add(row, tokens.ids[i], scored && i >= unscored));
+        SL_TRY_OR_FAIL(sli_scored_ids_add(row, tokens.ids[i], scored && i >= unscored));
 fail:
     sl_tokens_free(&tokens);
     free(joined);
@@ -243,12 +243,12 @@ sl_status sl_chat_encode(const sl_vocab *vocab, const sl_message *messages, size
     if (count == 0)
         return sl_error(SL_ERR_INVALID, "sl_chat_encode: expected at least one message, got none");
     sl_status status;
-    SLI_TRY_OR_FAIL(sli_chat_find(vocab, &chat));
-    SLI_TRY_OR_FAIL(sli_chat_begin(&chat, messages[0].role, &row));
+    SL_TRY_OR_FAIL(sli_chat_find(vocab, &chat));
+    SL_TRY_OR_FAIL(sli_chat_begin(&chat, messages[0].role, &row));
     for (size_t i = 0; i < count; i++)
-        SLI_TRY_OR_FAIL(sli_chat_add(&chat, messages[i].role, messages[i].content,
-                                     strlen(messages[i].content), false, &row));
-    SLI_TRY_OR_FAIL(add_head(&chat, "assistant", &row));
+        SL_TRY_OR_FAIL(sli_chat_add(&chat, messages[i].role, messages[i].content,
+                                    strlen(messages[i].content), false, &row));
+    SL_TRY_OR_FAIL(add_head(&chat, "assistant", &row));
     *out = (sl_tokens){.ids = row.ids, .count = (int64_t)row.count};
     row.ids = NULL;
 

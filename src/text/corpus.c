@@ -176,11 +176,11 @@ static sl_status read_training_text(sl_corpus *corpus)
     int32_t *final_ids = NULL;
     sl_vocab_builder *builder = NULL;
     sl_status status;
-    SLI_TRY_OR_FAIL(sl_vocab_builder_create(&builder));
-    SLI_TRY_OR_FAIL(sli_tokens_count(builder, source->path, source->name, source->range, tokens));
+    SL_TRY_OR_FAIL(sl_vocab_builder_create(&builder));
+    SL_TRY_OR_FAIL(sli_tokens_count(builder, source->path, source->name, source->range, tokens));
     final_ids = malloc((size_t)sl_vocab_builder_size(builder) * sizeof *final_ids);
-    SLI_TRY_OR_FAIL(final_ids ? SL_OK : sli_no_memory("sl_corpus_load", "the numbers of tokens"));
-    SLI_TRY_OR_FAIL(sl_vocab_builder_finish(builder, final_ids, &corpus->own_vocab));
+    SL_TRY_OR_FAIL(final_ids ? SL_OK : sli_no_memory("sl_corpus_load", "the numbers of tokens"));
+    SL_TRY_OR_FAIL(sl_vocab_builder_finish(builder, final_ids, &corpus->own_vocab));
     corpus->vocab = corpus->own_vocab;
     for (int64_t i = 0; i < tokens->count; i++)
         tokens->ids[i] = final_ids[tokens->ids[i]];

@@ -42,7 +42,7 @@ sl_status sli_kept_rows_describe(const char *path, const sl_rows_options *option
     SL_TRY(sli_kept_identify(path, &file));
     json_object_del(file, "path"); /* it may lie anywhere */
     sl_status status;
-    SLI_TRY_OR_FAIL(sli_manifest_tokenizer(options->vocab, &tokenizer));
+    SL_TRY_OR_FAIL(sli_manifest_tokenizer(options->vocab, &tokenizer));
     *out = json_pack("{sO sO ss sI sI sb sI}", "lines", file, "tokenizer", tokenizer, "settings",
                      sl_vocab_settings_checksum(options->vocab, settings), "ntokens",
                      (json_int_t)options->ntokens, "positions", (json_int_t)options->positions,
@@ -102,9 +102,9 @@ static sl_status has_checksum(const char *path, json_t *header, const char *map,
     json_object_del(header, "checksum");
     *out = false;
     sl_status status;
-    SLI_TRY_OR_FAIL(sli_checksum_create(&sum));
+    SL_TRY_OR_FAIL(sli_checksum_create(&sum));
     sli_checksum_add(sum, map + HEADER_BYTES, bytes - HEADER_BYTES);
-    SLI_TRY_OR_FAIL(sum_header(path, header, sum, found));
+    SL_TRY_OR_FAIL(sum_header(path, header, sum, found));
     *out = strcmp(json_string_value(expected), found) == 0;
 fail:
     sli_checksum_destroy(&sum);
@@ -243,12 +243,12 @@ sl_status sli_kept_rows_write(const char *path, const json_t *description, const
         close(descriptor);
     json_t *json = describe_rows(description, rows, documents);
     sl_status status;
-    SLI_TRY_OR_FAIL(json ? SL_OK : sli_no_memory(path, "its header"));
-    SLI_TRY_OR_FAIL(sli_checksum_create(&sum));
-    SLI_TRY_OR_FAIL(sli_replace_file_create(path, &file));
-    SLI_TRY_OR_FAIL(write_arrays(file, &arrays, sum));
-    SLI_TRY_OR_FAIL(make_header(path, json, sum, header));
-    SLI_TRY_OR_FAIL(sli_replace_file_write(file, 0, header, sizeof header));
+    SL_TRY_OR_FAIL(json ? SL_OK : sli_no_memory(path, "its header"));
+    SL_TRY_OR_FAIL(sli_checksum_create(&sum));
+    SL_TRY_OR_FAIL(sli_replace_file_create(path, &file));
+    SL_TRY_OR_FAIL(write_arrays(file, &arrays, sum));
+    SL_TRY_OR_FAIL(make_header(path, json, sum, header));
+    SL_TRY_OR_FAIL(sli_replace_file_write(file, 0, header, sizeof header));
     status = sli_replace_file_commit(file);
 fail:
     sli_replace_file_destroy(&file);

@@ -23,8 +23,8 @@ sl_status sli_kept_identify(const char *path, json_t **out)
     *out = NULL;
     SL_TRY(sli_file_open(path, &descriptor, &bytes));
     sl_status status;
-    SLI_TRY_OR_FAIL(sli_checksum_create(&sum));
-    SLI_TRY_OR_FAIL(sli_file_checksum(path, descriptor, 0, bytes, sum));
+    SL_TRY_OR_FAIL(sli_checksum_create(&sum));
+    SL_TRY_OR_FAIL(sli_file_checksum(path, descriptor, 0, bytes, sum));
     *out = json_pack("{so sI ss}", "path", sli_json_text(path), "bytes", (json_int_t)bytes,
                      "checksum", sli_checksum_text(sum, checksum));
     status = *out ? SL_OK : sli_no_memory(path, "its description");
@@ -135,11 +135,11 @@ sl_status sli_kept_read(const char *directory, sl_split split, const sl_vocab *v
     *out = (sl_tokens){0};
     SL_TRY(name_file(directory, split, &path));
     sl_status status;
-    SLI_TRY_OR_FAIL(read_manifest(path, &manifest));
+    SL_TRY_OR_FAIL(read_manifest(path, &manifest));
     if (manifest.json)
-        SLI_TRY_OR_FAIL(is_current(manifest.json, vocab, source, &is_there));
+        SL_TRY_OR_FAIL(is_current(manifest.json, vocab, source, &is_there));
     if (is_there)
-        SLI_TRY_OR_FAIL(sli_manifest_has_files(manifest.json, path, &is_there));
+        SL_TRY_OR_FAIL(sli_manifest_has_files(manifest.json, path, &is_there));
     if (is_there)
         status = read_kept(path, vocab, manifest.json, out);
 fail:
@@ -180,8 +180,8 @@ static sl_status make_room(const char *path)
 {
     sli_manifest record, manifest = {0};
     sl_status status;
-    SLI_TRY_OR_FAIL(read_record(path, &record));
-    SLI_TRY_OR_FAIL(sli_manifest_remove_files(record.json, path));
+    SL_TRY_OR_FAIL(read_record(path, &record));
+    SL_TRY_OR_FAIL(sli_manifest_remove_files(record.json, path));
     status = read_manifest(path, &manifest);
     bool is_there = access(path, F_OK) == 0;
     if (status == SL_ERR_FORMAT && manifest.path) {
@@ -190,7 +190,7 @@ static sl_status make_room(const char *path)
                                               : sli_io_error(manifest.path, "is damaged");
         goto fail;
     }
-    SLI_TRY_OR_FAIL(status);
+    SL_TRY_OR_FAIL(status);
     if (is_there && !json_object_get(manifest.json, "kept"))
         status = sl_error(SL_ERR_INVALID,
                           "%s: the run keeps its text's tokens there, but this file is not one "
@@ -212,8 +212,8 @@ static sl_status write_kept(const char *path, const sl_vocab *vocab, json_t *sou
     output.invalid_bytes = tokens->invalid_bytes;
     sl_status status;
     if (!output.kept || json_array_append(output.sources, source) != 0)
-        SLI_TRY_OR_FAIL(sli_no_memory(path, "its manifest"));
-    SLI_TRY_OR_FAIL(sli_token_output_add(&output, tokens->ids, tokens->count));
+        SL_TRY_OR_FAIL(sli_no_memory(path, "its manifest"));
+    SL_TRY_OR_FAIL(sli_token_output_add(&output, tokens->ids, tokens->count));
     status = sli_token_output_commit(&output);
 fail:
     sli_token_output_close(&output, false);

@@ -171,9 +171,9 @@ sl_status sli_rows_pack(const sl_rows *rows, int64_t length, sl_rows **out)
     packing job;
     *out = NULL;
     sl_status status;
-    SLI_TRY_OR_FAIL(create_packing(rows, length, &job));
+    SL_TRY_OR_FAIL(create_packing(rows, length, &job));
     fill_bins(&job);
-    SLI_TRY_OR_FAIL(create_rows(rows, job.bin_count, out));
+    SL_TRY_OR_FAIL(create_rows(rows, job.bin_count, out));
     copy_rows(rows, &job, *out);
     sli_rows_finish(*out);
 fail:

@@ -201,7 +201,7 @@ static sl_status add_ids(const row_parser *parser, const json_t *ids, const json
     if (!numbers)
         return sli_no_memory(parser->path, "a line of %zu ids", count);
     sl_status status;
-    SLI_TRY_OR_FAIL(read_lists(parser, ids, labels, numbers, numbers + count));
+    SL_TRY_OR_FAIL(read_lists(parser, ids, labels, numbers, numbers + count));
     status = add_row(parser->rows, numbers, numbers + count, (int64_t)count);
 fail:
     free(numbers);
@@ -404,7 +404,7 @@ static sl_status read_side_by_side(const row_parser *parser, sli_line_reader *re
     line_batch batch = {.parsers = malloc((size_t)threads * sizeof *batch.parsers)};
     sl_status status;
     if (!batch.parsers)
-        SLI_TRY_OR_FAIL(sli_no_memory(parser->path, "its rows"));
+        SL_TRY_OR_FAIL(sli_no_memory(parser->path, "its rows"));
     for (int i = 0; i < threads; i++)
         batch.parsers[i] = *parser;
     status = read_batches(reader, pool, &batch, rows);

@@ -381,7 +381,7 @@ sl_status sli_bpe_parse_sentencepiece(const char *text, size_t bytes, sli_bpe **
     const uint8_t *begin = (const uint8_t *)text;
     SL_TRY(sli_bpe_create(NULL, out));
     sl_status status;
-    SLI_TRY_OR_FAIL(read_file((message){begin, begin + bytes}, &file));
+    SL_TRY_OR_FAIL(read_file((message){begin, begin + bytes}, &file));
     status = build(&file, *out);
 fail:
     free(file.pieces);

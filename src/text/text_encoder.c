@@ -156,7 +156,7 @@ static sl_status encode_side_by_side(sli_text_encoder *encoder, sl_tokens *out)
     SL_TRY(start_threads(encoder));
     sli_pool_run(encoder->pool, list->count, encode_listed, encoder);
     sl_status status;
-    SLI_TRY_OR_FAIL(count_parts(encoder, out));
+    SL_TRY_OR_FAIL(count_parts(encoder, out));
     sli_pool_run(encoder->pool, list->count, copy_listed, encoder);
 fail:
     for (int64_t i = 0; i < list->count; i++)

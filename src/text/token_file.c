@@ -246,8 +246,8 @@ sl_status sli_token_file_open(const char *path, sl_token_type type, sli_token_fi
 {
     *out = (sli_token_file){NULL};
     sl_status status;
-    SLI_TRY_OR_FAIL(map_file(path, out));
-    SLI_TRY_OR_FAIL(read_tokens(type, out));
+    SL_TRY_OR_FAIL(map_file(path, out));
+    SL_TRY_OR_FAIL(read_tokens(type, out));
     drop_pages(out, 0, 1); /* with the header */
     return SL_OK;
 fail:

@@ -165,11 +165,11 @@ sl_status sli_token_output_check_names(const sli_token_output *output, uint64_t 
     while (tokens > room) {
         tokens -= room;
         room = (uint64_t)output->file_tokens;
-        SLI_TRY_OR_FAIL(sli_token_file_next(path, &next));
+        SL_TRY_OR_FAIL(sli_token_file_next(path, &next));
         free(path);
         path = next;
-        SLI_TRY_OR_FAIL(path ? check_next(output, path)
-                             : no_next(output->path, output->file_tokens));
+        SL_TRY_OR_FAIL(path ? check_next(output, path)
+                            : no_next(output->path, output->file_tokens));
     }
 fail:
     free(path);
@@ -290,7 +290,7 @@ static sl_status reopen_file(sli_token_output *output, const json_t *entry, char
                         file->tokens);
     SL_TRY(open_written(output, entry, file, &found));
     sl_status status;
-    SLI_TRY_OR_FAIL(sli_file_open(found, &descriptor, &size));
+    SL_TRY_OR_FAIL(sli_file_open(found, &descriptor, &size));
     status = sli_file_checksum(found, descriptor, SLI_TOKENS_HEADER_BYTES,
                                (uint64_t)(file->tokens * output->width), file->sum);
     close(descriptor);
@@ -360,7 +360,7 @@ static sl_status check_first_next(const sli_token_output *output)
     if (!next)
         return SL_OK;
     sl_status status;
-    SLI_TRY_OR_FAIL(sli_manifest_path(next, &manifest));
+    SL_TRY_OR_FAIL(sli_manifest_path(next, &manifest));
     if (access(manifest, F_OK) != 0)
         status = check_next(output, next);
 fail:
@@ -395,7 +395,7 @@ static sl_status open_beside(sli_token_output *output, bool resumes)
     sl_status status = sli_manifest_read(path, &record);
     bool is_work = record.json && !is_complete(output, record.json);
     output->recorded = is_work || status != SL_OK;
-    SLI_TRY_OR_FAIL(status);
+    SL_TRY_OR_FAIL(status);
     status = is_work ? reopen_recorded(output, record.json) : begin_anew(output);
 fail:
     sli_manifest_clear(&record);
@@ -455,12 +455,12 @@ sl_status sli_token_output_commit(sli_token_output *output)
     char *path = NULL;
     json_t *made = make_manifest(output, false);
     sl_status status;
-    SLI_TRY_OR_FAIL(made ? SL_OK : sli_no_memory(output->path, "its manifest"));
-    SLI_TRY_OR_FAIL(sli_token_output_record(output));
-    SLI_TRY_OR_FAIL(name_files(output));
-    SLI_TRY_OR_FAIL(sli_manifest_remove_others(output->older.json, made, output->path));
-    SLI_TRY_OR_FAIL(sli_manifest_path(output->path, &path));
-    SLI_TRY_OR_FAIL(sli_manifest_write(path, made));
+    SL_TRY_OR_FAIL(made ? SL_OK : sli_no_memory(output->path, "its manifest"));
+    SL_TRY_OR_FAIL(sli_token_output_record(output));
+    SL_TRY_OR_FAIL(name_files(output));
+    SL_TRY_OR_FAIL(sli_manifest_remove_others(output->older.json, made, output->path));
+    SL_TRY_OR_FAIL(sli_manifest_path(output->path, &path));
+    SL_TRY_OR_FAIL(sli_manifest_write(path, made));
     output->has_begun_naming = false;
 
 fail:

@@ -36,8 +36,8 @@ static sl_status add_files(const char *path, const sl_rows_options *options, sl_
         return sli_no_memory(path, "the names of its files");
     sl_status status;
     do {
-        SLI_TRY_OR_FAIL(add_file(name, options, &manifest, rows));
-        SLI_TRY_OR_FAIL(sli_token_file_next(name, &next));
+        SL_TRY_OR_FAIL(add_file(name, options, &manifest, rows));
+        SL_TRY_OR_FAIL(sli_token_file_next(name, &next));
         free(name);
         name = next;
     } while (name && access(name, F_OK) == 0);

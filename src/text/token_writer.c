@@ -56,8 +56,8 @@ static sl_status open_source(const char *path, source *out)
     SL_TRY(sli_text_blocks_open(path, &out->blocks));
     sl_status status;
     if (out->blocks.size == 0)
-        SLI_TRY_OR_FAIL(sl_error(SL_ERR_FORMAT, "%s: expected text, but the file is empty", path));
-    SLI_TRY_OR_FAIL(sli_checksum_create(&out->sum));
+        SL_TRY_OR_FAIL(sl_error(SL_ERR_FORMAT, "%s: expected text, but the file is empty", path));
+    SL_TRY_OR_FAIL(sli_checksum_create(&out->sum));
     return SL_OK;
 fail:
     sli_text_blocks_close(&out->blocks);
@@ -342,8 +342,8 @@ sl_status sli_tokens_write(const sl_vocab *vocab, const char *const *texts, int 
     if (!job.texts)
         return sli_no_memory(path, "%d texts", count);
     sl_status status;
-    SLI_TRY_OR_FAIL(measure(&job, path));
-    SLI_TRY_OR_FAIL(sli_token_output_open(path, vocab, limits->file_tokens, resumes, &job.output));
+    SL_TRY_OR_FAIL(measure(&job, path));
+    SL_TRY_OR_FAIL(sli_token_output_open(path, vocab, limits->file_tokens, resumes, &job.output));
     status = write_texts(&job, out);
     sli_token_output_close(&job.output, status != SL_OK);
 fail:

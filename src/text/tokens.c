@@ -120,7 +120,7 @@ sl_status sli_tokens_encode_text(const sl_vocab *vocab, const char *text, size_t
         return encode_parts(vocab, text, bytes, continues, out);
     token_sink sink = {.vocab = vocab};
     sl_status status;
-    SLI_TRY_OR_FAIL(open_sink(&sink, bytes));
+    SL_TRY_OR_FAIL(open_sink(&sink, bytes));
     status = add_line(&sink, text, bytes);
 fail:
     return close_sink(&sink, status, out);
@@ -188,7 +188,7 @@ static sl_status read_words(token_sink *sink, const char *path, const char *name
 {
     sli_line_reader *reader = NULL;
     sl_status status;
-    SLI_TRY_OR_FAIL(sli_line_reader_open(path, &reader));
+    SL_TRY_OR_FAIL(sli_line_reader_open(path, &reader));
     status = add_file(sink, reader, name, range);
 fail:
     sli_line_reader_close(&reader);

@@ -193,7 +193,7 @@ sl_status sl_vocab_builder_finish(const sl_vocab_builder *builder, int32_t *fina
         sorted[i] = (counted){sli_token_table_get(&builder->tokens, i), builder->counts[i], i};
     qsort(sorted, (size_t)count, sizeof *sorted, by_count_then_text);
     sl_status status;
-    SLI_TRY_OR_FAIL(sli_vocab_create(out));
+    SL_TRY_OR_FAIL(sli_vocab_create(out));
     status = add_sorted(sorted, count, final_ids, *out);
 fail:
     if (status != SL_OK)

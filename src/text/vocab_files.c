@@ -75,7 +75,7 @@ sl_status sl_vocab_save(const sl_vocab *vocab, const char *path)
 sl_status sli_vocab_of_bpe(sli_bpe *bpe, sl_vocab **out)
 {
     sl_status status;
-    SLI_TRY_OR_FAIL(sli_vocab_create(out));
+    SL_TRY_OR_FAIL(sli_vocab_create(out));
     (*out)->bpe = bpe;
     return SL_OK;
 fail:
@@ -128,10 +128,10 @@ static sl_status open_pair(const char *vocab_path, const char *merges_path, cons
     sli_named_text vocab = {0}, merges = {0};
     sli_bpe *bpe = NULL;
     sl_status status;
-    SLI_TRY_OR_FAIL(read_whole(vocab_path, &vocab));
-    SLI_TRY_OR_FAIL(read_whole(merges_path, &merges));
-    SLI_TRY_OR_FAIL(sli_bpe_parse_vocab(&vocab, &merges,
-                                        sli_splitter_find(splitter ? splitter : "gpt2"), &bpe));
+    SL_TRY_OR_FAIL(read_whole(vocab_path, &vocab));
+    SL_TRY_OR_FAIL(read_whole(merges_path, &merges));
+    SL_TRY_OR_FAIL(sli_bpe_parse_vocab(&vocab, &merges,
+                                       sli_splitter_find(splitter ? splitter : "gpt2"), &bpe));
     status = sli_vocab_of_bpe(bpe, out);
 fail:
     free((char *)vocab.text);
@@ -155,19 +155,19 @@ static sl_status open_directory(const char *path, const char *splitter, sl_vocab
     bool exists[FILES];
     sl_status status;
     for (int i = 0; i < FILES; i++) {
-        SLI_TRY_OR_FAIL(sli_path_join(path, names[i], &paths[i]));
+        SL_TRY_OR_FAIL(sli_path_join(path, names[i], &paths[i]));
         exists[i] = access(paths[i], F_OK) == 0;
     }
     exists[VOCAB] = exists[VOCAB] && exists[MERGES];
     int found = exists[JSON] ? JSON : exists[VOCAB] ? VOCAB : MODEL;
     if (!exists[found])
-        SLI_TRY_OR_FAIL(sl_error(SL_ERR_NOT_FOUND,
-                                 "%s: it has no tokenizer: neither tokenizer.json, nor vocab.json "
-                                 "with merges.txt, nor tokenizer.model",
-                                 path));
-    SLI_TRY_OR_FAIL(found == VOCAB ? open_pair(paths[VOCAB], paths[MERGES], splitter, out)
-                                   : open_file(paths[found], splitter, out));
-    SLI_TRY_OR_FAIL(read_settings(paths[SETTINGS], *out));
+        SL_TRY_OR_FAIL(sl_error(SL_ERR_NOT_FOUND,
+                                "%s: it has no tokenizer: neither tokenizer.json, nor vocab.json "
+                                "with merges.txt, nor tokenizer.model",
+                                path));
+    SL_TRY_OR_FAIL(found == VOCAB ? open_pair(paths[VOCAB], paths[MERGES], splitter, out)
+                                  : open_file(paths[found], splitter, out));
+    SL_TRY_OR_FAIL(read_settings(paths[SETTINGS], *out));
     if (found == MODEL)
         status = sli_vocab_use_settings(*out);
 fail:

@@ -142,14 +142,14 @@ static sl_status parse_vocab(const sli_json *json, sli_json_value list, sl_vocab
     tokens = calloc((size_t)count, sizeof *tokens);
     char *room = strings = malloc((size_t)(list.end - list.begin));
     sl_status status;
-    SLI_TRY_OR_FAIL(tokens && strings ? sli_json_walk_begin(json, list, &walk)
-                                      : sli_no_memory(NULL, "its %lld tokens", (long long)count));
+    SL_TRY_OR_FAIL(tokens && strings ? sli_json_walk_begin(json, list, &walk)
+                                     : sli_no_memory(NULL, "its %lld tokens", (long long)count));
     while (sli_json_walk_next(&walk))
-        SLI_TRY_OR_FAIL(parse_entry(&walk, tokens, count, &room));
+        SL_TRY_OR_FAIL(parse_entry(&walk, tokens, count, &room));
     if (strcmp(tokens[0], SLI_UNKNOWN_TOKEN) != 0)
-        SLI_TRY_OR_FAIL(sl_error(SL_ERR_FORMAT,
-                                 "its token 0 must be " SLI_UNKNOWN_TOKEN ", got \"%.40s\"",
-                                 tokens[0]));
+        SL_TRY_OR_FAIL(sl_error(SL_ERR_FORMAT,
+                                "its token 0 must be " SLI_UNKNOWN_TOKEN ", got \"%.40s\"",
+                                tokens[0]));
     status = add_tokens(tokens, count, vocab);
 fail:
     free(strings);

@@ -21,9 +21,9 @@ sl_status sli_local_send(sl_group *group, const sli_message *message)
         memcpy(sent->data, message->data, bytes);
     pthread_mutex_lock(&w->lock);
     sl_status status;
-    SLI_TRY_OR_FAIL(sli_error_restore(&w->broken));
+    SL_TRY_OR_FAIL(sli_error_restore(&w->broken));
     if (w->slots[message->peer].left)
-        SLI_TRY_OR_FAIL(sli_message_absent(group, "send", message->peer, "has left the group"));
+        SL_TRY_OR_FAIL(sli_message_absent(group, "send", message->peer, "has left the group"));
     sli_queued_message **end = &w->queue;
     while (*end)
         end = &(*end)->next;

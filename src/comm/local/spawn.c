@@ -65,8 +65,8 @@ sl_status sl_spawn(sl_status (*fn)(sl_group *group, void *arg), void *arg, int r
     rank_thread *threads = calloc((size_t)ranks, sizeof *threads);
     outcome shared = {.lock = PTHREAD_MUTEX_INITIALIZER};
     sl_status status;
-    SLI_TRY_OR_FAIL(handles && threads ? SL_OK : sli_no_memory("sl_spawn", "%d ranks", ranks));
-    SLI_TRY_OR_FAIL(sl_group_create_local(ranks, options, handles));
+    SL_TRY_OR_FAIL(handles && threads ? SL_OK : sli_no_memory("sl_spawn", "%d ranks", ranks));
+    SL_TRY_OR_FAIL(sl_group_create_local(ranks, options, handles));
     for (int r = 0; r < ranks; r++)
         threads[r] = (rank_thread){.fn = fn, .arg = arg, .outcome = &shared};
     start_ranks(threads, handles, ranks);

@@ -275,11 +275,11 @@ sl_status sli_hub_create(int size, bool this_host, sli_wire_address *address, sl
                                          .said = on_message,
                                          .ended = on_end};
     sl_status status;
-    SLI_TRY_OR_FAIL(hub->processes ? SL_OK : sli_no_memory(NULL, "%d ranks", size));
-    SLI_TRY_OR_FAIL(sli_hub_groups_create(&hub->groups));
-    SLI_TRY_OR_FAIL(sli_wire_listen(&options, address, &hub->listener));
+    SL_TRY_OR_FAIL(hub->processes ? SL_OK : sli_no_memory(NULL, "%d ranks", size));
+    SL_TRY_OR_FAIL(sli_hub_groups_create(&hub->groups));
+    SL_TRY_OR_FAIL(sli_wire_listen(&options, address, &hub->listener));
     int code = pthread_create(&hub->thread, NULL, run_hub, hub);
-    SLI_TRY_OR_FAIL(code == 0 ? SL_OK : sli_no_memory(NULL, "a thread (error %d)", code));
+    SL_TRY_OR_FAIL(code == 0 ? SL_OK : sli_no_memory(NULL, "a thread (error %d)", code));
     *out = hub;
     return SL_OK;
 

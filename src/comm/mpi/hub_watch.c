@@ -327,11 +327,10 @@ sl_status sli_watch_create(const sli_wire_address *hub, int rank, int size, sli_
                                      .whom = "rank 0",
                                      .seconds = call_seconds};
     sl_status status;
-    SLI_TRY_OR_FAIL(watch->dead && watch->stop >= 0 ? SL_OK
-                                                    : sli_no_memory(NULL, "%d ranks", size));
-    SLI_TRY_OR_FAIL(sli_wire_call(hub, &options, &watch->hub));
+    SL_TRY_OR_FAIL(watch->dead && watch->stop >= 0 ? SL_OK : sli_no_memory(NULL, "%d ranks", size));
+    SL_TRY_OR_FAIL(sli_wire_call(hub, &options, &watch->hub));
     int code = pthread_create(&watch->thread, NULL, run_watch, watch);
-    SLI_TRY_OR_FAIL(code == 0 ? SL_OK : sli_no_memory(NULL, "a thread (error %d)", code));
+    SL_TRY_OR_FAIL(code == 0 ? SL_OK : sli_no_memory(NULL, "a thread (error %d)", code));
     *out = watch;
     return SL_OK;
 

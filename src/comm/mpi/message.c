@@ -248,7 +248,7 @@ sl_status sli_mpi_receive(sl_group *group, const sli_message *message)
     if (!data)
         return sli_no_memory("recv", "a message of %zu bytes", matched.bytes);
     sl_status status;
-    SLI_TRY_OR_FAIL(receive_data(&call, message, &matched, data));
+    SL_TRY_OR_FAIL(receive_data(&call, message, &matched, data));
     status = deliver_message(group, data, matched.bytes, matched.source, message);
 fail:
     free(data);

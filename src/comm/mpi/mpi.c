@@ -172,8 +172,8 @@ static sl_status mpi_collective(sl_group *group, const sli_operation *operation)
     atomic_store(&state->member.sequence, operation->sequence);
     sl_status status;
     if (atomic_load(&state->member.alarm))
-        SLI_TRY_OR_FAIL(sli_watch_check(state->process->watch, &state->member, operation));
-    SLI_TRY_OR_FAIL(sli_mpi_run(&call));
+        SL_TRY_OR_FAIL(sli_watch_check(state->process->watch, &state->member, operation));
+    SL_TRY_OR_FAIL(sli_mpi_run(&call));
     return SL_OK;
 fail:
     sli_call_cancel(&call);
@@ -248,8 +248,8 @@ static sl_status make_group(sli_mpi_process *process, const group_plan *plan,
     creation *communicator = NULL;
     const sli_communicator *parent = plan->parent ? &plan->parent->state->comm : &process->world;
     sl_status status;
-    SLI_TRY_OR_FAIL(make_handle(process, plan, options, &group));
-    SLI_TRY_OR_FAIL(creation_prepare(process->mpi, parent, plan->ranks, plan->size, &communicator));
+    SL_TRY_OR_FAIL(make_handle(process, plan, options, &group));
+    SL_TRY_OR_FAIL(creation_prepare(process->mpi, parent, plan->ranks, plan->size, &communicator));
     sli_call own = sli_call_begin(group, NULL);
     sli_watch_join(process->watch, &own.state->member);
     while (status == SL_OK && !atomic_load(&own.state->member.ready))
@@ -321,9 +321,9 @@ static sl_status mpi_split(sl_group *group, int color, uint64_t sequence, sl_gro
                                .sequence = sequence};
     sli_call call = sli_call_begin(group, &operation);
     sl_status status;
-    SLI_TRY_OR_FAIL(colors && ranks ? SL_OK : sli_no_memory("split", "%d ranks", group->size));
-    SLI_TRY_OR_FAIL(mpi_collective(group, &operation));
-    SLI_TRY_OR_FAIL(split_by_color(&call, colors, ranks, out));
+    SL_TRY_OR_FAIL(colors && ranks ? SL_OK : sli_no_memory("split", "%d ranks", group->size));
+    SL_TRY_OR_FAIL(mpi_collective(group, &operation));
+    SL_TRY_OR_FAIL(split_by_color(&call, colors, ranks, out));
 
 fail:
     free(ranks);

@@ -169,7 +169,7 @@ static sl_status connect_ranks(sli_mpi_process *self)
     SL_TRY(broadcast_report(self, &hub, 0));
     SL_TRY(sli_wire_address_parse(hub.text, &address));
     sl_status status;
-    SLI_TRY_OR_FAIL(sli_watch_create(&address, self->rank, self->size, &self->watch));
+    SL_TRY_OR_FAIL(sli_watch_create(&address, self->rank, self->size, &self->watch));
     status = end_at_exit();
 fail:
     return agree_on_status(self, status);
@@ -181,7 +181,7 @@ static sl_status make_process(sli_mpi_process *self)
     sl_status status;
     SL_TRY(load_plugin(&self->mpi));
     SL_TRY(start_mpi(self));
-    SLI_TRY_OR_FAIL(connect_ranks(self));
+    SL_TRY_OR_FAIL(connect_ranks(self));
     return SL_OK;
 fail:
     sli_watch_destroy(&self->watch);

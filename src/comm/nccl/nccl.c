@@ -265,8 +265,8 @@ static sl_status nccl_collective(sl_group *group, const sli_operation *operation
     if (operation->count == 0)
         return SL_OK;
     sl_status status;
-    SLI_TRY_OR_FAIL(run_operation(&c));
-    SLI_TRY_OR_FAIL(wait_until(&c, state->ops->is_finished));
+    SL_TRY_OR_FAIL(run_operation(&c));
+    SL_TRY_OR_FAIL(wait_until(&c, state->ops->is_finished));
     return SL_OK;
 fail:
     return break_group(&c, status);
@@ -424,7 +424,7 @@ sl_status sli_nccl_create(sl_group *below, sl_device *device, sl_group **out)
                         .device = device,
                         .state = state};
     call c = {.group = group, .state = state};
-    SLI_TRY_OR_FAIL(sli_group_check(below, join_communicator(&c, device)));
+    SL_TRY_OR_FAIL(sli_group_check(below, join_communicator(&c, device)));
     return SL_OK;
 fail:;
     sli_error_copy error;
@@ -445,7 +445,7 @@ static sl_status nccl_split(sl_group *group, int color, uint64_t sequence, sl_gr
     if (!below)
         return SL_OK;
     sl_status status;
-    SLI_TRY_OR_FAIL(sli_nccl_create(below, group->device, out));
+    SL_TRY_OR_FAIL(sli_nccl_create(below, group->device, out));
     ((nccl_group *)(*out)->state)->owns_below = true;
     return SL_OK;
 fail:

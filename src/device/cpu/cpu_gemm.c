@@ -214,8 +214,8 @@ static sl_status try_matmul(sl_device *device, sli_gemm_job *job, const panel_ru
     sl_status status;
     sli_pool_task panel = sli_gemm_uses_bf16(job) ? sli_bf16_panel : sli_matmul_panel;
     job->use_matmul = true;
-    SLI_TRY_OR_FAIL(sli_gemm_find_heights(device, job, panel));
-    SLI_TRY_OR_FAIL(sli_gemm_find_primitives(job));
+    SL_TRY_OR_FAIL(sli_gemm_find_heights(device, job, panel));
+    SL_TRY_OR_FAIL(sli_gemm_find_primitives(job));
     if (job->use_matmul)
         status = run_panels(device, job, panel);
 fail:

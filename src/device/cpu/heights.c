@@ -48,7 +48,7 @@ sl_status sli_heights_find(sli_heights *heights, const sli_height_shape *shape, 
     if (known)
         *out = known->height;
     else
-        SLI_TRY_OR_FAIL(search(rows, trial, context, out));
+        SL_TRY_OR_FAIL(search(rows, trial, context, out));
     if (!known) {
         heights->entries[heights->next] = (sli_height_entry){*shape, rows, *out};
         heights->next = (heights->next + 1) % SLI_HEIGHTS;

@@ -40,8 +40,8 @@ static sl_status read_listed(const sl_checkpoint_reader *reader, size_t index, c
     }
     SL_TRY(sli_checkpoint_file_path(reader, index, &path));
     sl_status status;
-    SLI_TRY_OR_FAIL(sli_file_read(path, file->bytes, data, bytes));
-    SLI_TRY_OR_FAIL(check_sum(reader, index, path, sli_checksum_of(*data, *bytes, checksum)));
+    SL_TRY_OR_FAIL(sli_file_read(path, file->bytes, data, bytes));
+    SL_TRY_OR_FAIL(check_sum(reader, index, path, sli_checksum_of(*data, *bytes, checksum)));
     free(path);
     return SL_OK;
 fail:
@@ -142,7 +142,7 @@ static sl_status read_wanted(const sli_checkpoint_file *file, int descriptor,
         uint64_t bytes = file->segments[i].info->bytes;
         char *target = find_target(file, i, wanted);
         if (target)
-            SLI_TRY_OR_FAIL(add_blocks(&list, begin, bytes, target));
+            SL_TRY_OR_FAIL(add_blocks(&list, begin, bytes, target));
         begin += bytes;
     }
     status = read_blocks(&list);
@@ -204,13 +204,13 @@ static sl_status read_file(const sl_checkpoint_reader *reader, size_t index,
     sl_status status;
     SL_TRY(sli_safetensors_borrow_descriptor(file->reader, &input.descriptor));
     if (wanted)
-        SLI_TRY_OR_FAIL(read_wanted(file, input.descriptor, wanted));
+        SL_TRY_OR_FAIL(read_wanted(file, input.descriptor, wanted));
     status = SL_OK;
     if (wanted && !reader->state.files[index].checksum)
         goto fail;
     input.buffer = malloc(BUFFER_BYTES);
-    SLI_TRY_OR_FAIL(start_summing(&input));
-    SLI_TRY_OR_FAIL(sum_tensors(&input, file, wanted));
+    SL_TRY_OR_FAIL(start_summing(&input));
+    SL_TRY_OR_FAIL(sum_tensors(&input, file, wanted));
     status = check_sum(reader, index, input.path, sli_checksum_text(input.sum, found));
 fail:
     sli_safetensors_return_descriptor(file->reader, input.descriptor);
@@ -227,9 +227,9 @@ static sl_status sum_listed(const sl_checkpoint_reader *reader, size_t index)
     SL_TRY(sli_checkpoint_file_path(reader, index, &path));
     summing input = {.path = path, .descriptor = -1, .buffer = malloc(BUFFER_BYTES)};
     sl_status status;
-    SLI_TRY_OR_FAIL(start_summing(&input));
-    SLI_TRY_OR_FAIL(sli_file_open(path, &input.descriptor, &bytes));
-    SLI_TRY_OR_FAIL(sum_bytes(&input, bytes, NULL));
+    SL_TRY_OR_FAIL(start_summing(&input));
+    SL_TRY_OR_FAIL(sli_file_open(path, &input.descriptor, &bytes));
+    SL_TRY_OR_FAIL(sum_bytes(&input, bytes, NULL));
     status = check_sum(reader, index, path, sli_checksum_text(input.sum, found));
 fail:
     if (input.descriptor >= 0)
@@ -493,10 +493,10 @@ sl_status sl_checkpoint_load(const sl_checkpoint_reader *reader, const char *par
     *out = calloc(listed->count + 1, sizeof **out);
     sl_status status;
     if (!items || !copies || !*out)
-        SLI_TRY_OR_FAIL(no_memory(reader, listed->count));
-    SLI_TRY_OR_FAIL(sli_checkpoint_part_error(reader, part,
-                                              create_tensors(listed, device_of, context, items,
-                                                             copies, *out, count)));
+        SL_TRY_OR_FAIL(no_memory(reader, listed->count));
+    SL_TRY_OR_FAIL(sli_checkpoint_part_error(reader, part,
+                                             create_tensors(listed, device_of, context, items,
+                                                            copies, *out, count)));
     status = sli_checkpoint_read_items(reader, part, items, *count);
 fail:
     for (size_t i = 0; i < *count; i++) {

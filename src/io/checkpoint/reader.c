@@ -31,7 +31,7 @@ sl_status sli_checkpoint_state_read(const char *directory, sli_checkpoint_state 
     *out = (sli_checkpoint_state){0};
     SL_TRY(sli_path_join(directory, SLI_CHECKPOINT_STATE, &path));
     sl_status status;
-    SLI_TRY_OR_FAIL(sli_file_read(path, MOST_TEXT, &text, &bytes));
+    SL_TRY_OR_FAIL(sli_file_read(path, MOST_TEXT, &text, &bytes));
     status = sl_error_context(sli_checkpoint_state_parse(text, bytes, out), "%s: ", path);
 fail:
     free(text);
@@ -298,10 +298,10 @@ static sl_status open_listed(const char *path, list_files list, bool with_others
         return sli_no_memory(path, "opening it");
     }
     sl_status status;
-    SLI_TRY_OR_FAIL(list(reader));
+    SL_TRY_OR_FAIL(list(reader));
     if (with_others)
-        SLI_TRY_OR_FAIL(list_others(reader));
-    SLI_TRY_OR_FAIL(open_files(reader));
+        SL_TRY_OR_FAIL(list_others(reader));
+    SL_TRY_OR_FAIL(open_files(reader));
     return SL_OK;
 fail:
     sl_checkpoint_close(out);

@@ -76,7 +76,7 @@ static sl_status write_tensors(writer *job, const sl_checkpoint_part *part, cons
     sl_metadata *metadata = calloc(count + 2, sizeof *metadata);
     sl_status status;
     if (!metadata)
-        SLI_TRY_OR_FAIL(sli_no_memory(NULL, "the metadata"));
+        SL_TRY_OR_FAIL(sli_no_memory(NULL, "the metadata"));
     for (size_t i = 0; i < count; i++)
         metadata[i] = part->metadata[i];
     metadata[count] = job->settings->is_model ? (sl_metadata){SLI_MODEL_VERSION_KEY, sl_version()}
@@ -196,7 +196,7 @@ static sl_status add_index(writer *job, const char *part)
     sl_status status = SL_OK;
     for (size_t i = 0; i < json_array_size(job->files); i++) {
         const char *name = name_in(json_array_get(job->files, i), part);
-        SLI_TRY_OR_FAIL(name ? index_file(job, name, &index) : SL_OK);
+        SL_TRY_OR_FAIL(name ? index_file(job, name, &index) : SL_OK);
     }
     if (!index.has_segments)
         status = write_index(job, part, &index);

@@ -39,9 +39,9 @@ sl_status sli_gguf_create(const char *path, sli_gguf **out)
     if (!*out)
         return sli_no_memory(path, "a file's record");
     sl_status status;
-    SLI_TRY_OR_FAIL(sli_replace_file_create(path, &(*out)->file));
-    SLI_TRY_OR_FAIL(sli_array_reserve(&(*out)->head, &(*out)->room, HEAD_BYTES, 1, SIZE_MAX / 2,
-                                      "bytes of a head"));
+    SL_TRY_OR_FAIL(sli_replace_file_create(path, &(*out)->file));
+    SL_TRY_OR_FAIL(sli_array_reserve(&(*out)->head, &(*out)->room, HEAD_BYTES, 1, SIZE_MAX / 2,
+                                     "bytes of a head"));
     (*out)->bytes = HEAD_BYTES;
     return SL_OK;
 fail:

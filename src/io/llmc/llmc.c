@@ -255,7 +255,7 @@ sl_status sli_llmc_open(const char *path, sli_safetensors_reader **out, char **c
     *config = NULL;
     SL_TRY(sli_safetensors_open_file(path, out));
     sl_status status;
-    SLI_TRY_OR_FAIL(read_header(*out, &sizes));
+    SL_TRY_OR_FAIL(read_header(*out, &sizes));
     if (asprintf(config,
                  "{\"model_type\": \"gpt2\", \"vocab_size\": %" PRId64 ", \"n_positions\": %" PRId64
                  ", \"n_layer\": %" PRId64 ", \"n_head\": %" PRId64 ", \"n_embd\": %" PRId64

@@ -328,7 +328,7 @@ static sl_status read_header(sli_safetensors_reader *reader)
     if (!text)
         return sli_no_memory(path, "its header of %" PRIu64 " bytes", length);
     sl_status status;
-    SLI_TRY_OR_FAIL(sli_file_read_at(path, reader->descriptor, LENGTH_BYTES, text, length));
+    SL_TRY_OR_FAIL(sli_file_read_at(path, reader->descriptor, LENGTH_BYTES, text, length));
     status =
         sl_error_context(sli_safetensors_header_parse(text, length, file_bytes - reader->data_begin,
                                                       &reader->header),

@@ -218,8 +218,8 @@ sl_status sli_safetensors_write(const char *path, const sl_safetensors_item *ite
 {
     writer output = {.count = count};
     sl_status status;
-    SLI_TRY_OR_FAIL(start_file(&output, path, items, metadata, metadata_count));
-    SLI_TRY_OR_FAIL(write_file(&output, items, source));
+    SL_TRY_OR_FAIL(start_file(&output, path, items, metadata, metadata_count));
+    SL_TRY_OR_FAIL(write_file(&output, items, source));
     written->bytes = output.file_bytes;
     sli_checksum_text(output.sum, written->checksum);
 fail:

@@ -160,9 +160,9 @@ static sl_status exchange_nodes(const sli_bucket_exchange *exchange, const sl_dd
     sl_status status;
     int open = 0;
     for (; open < exchange->nodes; open++)
-        SLI_TRY_OR_FAIL(sli_host_array_open(sl_parameter_set_device(exchange->set),
-                                            sum_of(exchange, open, bucket->index), bytes, true,
-                                            &sums[open]));
+        SL_TRY_OR_FAIL(sli_host_array_open(sl_parameter_set_device(exchange->set),
+                                           sum_of(exchange, open, bucket->index), bytes, true,
+                                           &sums[open]));
     status = exchange_opened_nodes(exchange, bucket, sums);
 
 fail:
@@ -198,9 +198,9 @@ static sl_status reduce_bf16_on_device(const sli_bucket_exchange *exchange,
                        .from = narrow,
                        .to = bucket->grads};
     sl_status status;
-    SLI_TRY_OR_FAIL(sli_device_convert(device, &in));
-    SLI_TRY_OR_FAIL(sl_group_all_reduce(exchange->device_group, narrow, bucket->count, SL_BF16,
-                                        SL_REDUCE_AVERAGE, NULL));
+    SL_TRY_OR_FAIL(sli_device_convert(device, &in));
+    SL_TRY_OR_FAIL(sl_group_all_reduce(exchange->device_group, narrow, bucket->count, SL_BF16,
+                                       SL_REDUCE_AVERAGE, NULL));
     status = sli_device_convert(device, &out);
 
 fail:

@@ -149,9 +149,9 @@ sl_status sl_data_parallel_create(const sl_data_parallel_options *options, sl_da
     if (!parallel)
         return sli_no_memory("sl_data_parallel_create", "the replicas");
     sl_status status;
-    SLI_TRY_OR_FAIL(list_replicas(parallel, options));
+    SL_TRY_OR_FAIL(list_replicas(parallel, options));
     for (int i = 0; i < parallel->count; i++)
-        SLI_TRY_OR_FAIL(create_replica(&parallel->replicas[i], options));
+        SL_TRY_OR_FAIL(create_replica(&parallel->replicas[i], options));
     *out = parallel;
     return SL_OK;
 
@@ -234,8 +234,8 @@ static sl_status copy_rows(const dp_replica *replica, int64_t offset, const sl_s
     *out = NULL;
     SL_TRY(sl_tensor_view(batch, offset, shape, &view));
     sl_status status;
-    SLI_TRY_OR_FAIL(sl_tensor_create(replica->device, SL_MEMORY_ACTIVATIONS, sl_tensor_dtype(batch),
-                                     shape, out));
+    SL_TRY_OR_FAIL(sl_tensor_create(replica->device, SL_MEMORY_ACTIVATIONS, sl_tensor_dtype(batch),
+                                    shape, out));
     status = sl_tensor_copy(*out, view);
 
 fail:
@@ -256,7 +256,7 @@ static sl_status run_forward(dp_replica *replica)
     int64_t row_elements = sl_shape_count(&replica->input) / replica->rows;
     SL_TRY(copy_rows(replica, replica->first_row * row_elements, &replica->input, &in));
     sl_status status;
-    SLI_TRY_OR_FAIL(sl_pass_create(&options, &replica->pass));
+    SL_TRY_OR_FAIL(sl_pass_create(&options, &replica->pass));
     status = sl_module_forward(replica->module, replica->pass, in, &replica->result);
 
 fail:
@@ -394,7 +394,7 @@ static sl_status gather_results(sl_data_parallel *parallel, sl_tensor **out)
         replica->output = *sl_tensor_shape(replica->result);
         replica->output_offset = offset;
         offset += sl_tensor_count(replica->result);
-        SLI_TRY_OR_FAIL(copy_result(*out, replica->output_offset, replica->result));
+        SL_TRY_OR_FAIL(copy_result(*out, replica->output_offset, replica->result));
     }
     return SL_OK;
 
@@ -425,8 +425,8 @@ sl_status sl_data_parallel_forward(sl_data_parallel *parallel, const sl_pass_opt
     parallel->pass.precision = parallel->precision;
     parallel->batch = input;
     sl_status status;
-    SLI_TRY_OR_FAIL(run_tasks(parallel, parallel->used, copy_weights));
-    SLI_TRY_OR_FAIL(run_tasks(parallel, parallel->used, run_forward));
+    SL_TRY_OR_FAIL(run_tasks(parallel, parallel->used, copy_weights));
+    SL_TRY_OR_FAIL(run_tasks(parallel, parallel->used, run_forward));
     status = gather_results(parallel, output);
 
 fail:
@@ -462,8 +462,8 @@ sl_status sl_data_parallel_backward(sl_data_parallel *parallel, const sl_tensor 
     parallel->batch = grad_output;
     parallel->wants_grad_input = grad_input != NULL;
     sl_status status;
-    SLI_TRY_OR_FAIL(run_tasks(parallel, parallel->used, run_backward));
-    SLI_TRY_OR_FAIL(run_tasks(parallel, 1, add_gradients));
+    SL_TRY_OR_FAIL(run_tasks(parallel, parallel->used, run_backward));
+    SL_TRY_OR_FAIL(run_tasks(parallel, 1, add_gradients));
     if (grad_input)
         status = gather_results(parallel, grad_input);
 

@@ -164,8 +164,8 @@ sl_status sl_ddp_create(const sl_ddp_options *options, sl_ddp **out)
     ddp->syncs = true;
     set_shards(ddp, options->shards);
     sl_status status;
-    SLI_TRY_OR_FAIL(inspect_replica(ddp, options->parameters));
-    SLI_TRY_OR_FAIL(sli_pipe_agree(ddp->pipe, connect_ranks(ddp)));
+    SL_TRY_OR_FAIL(inspect_replica(ddp, options->parameters));
+    SL_TRY_OR_FAIL(sli_pipe_agree(ddp->pipe, connect_ranks(ddp)));
     *out = ddp;
     return SL_OK;
 

@@ -81,7 +81,7 @@ static sl_status prepare_step(sl_ddp *ddp)
     int root;
     bool exchanges = ddp->joins || ddp->broadcasts_buffers;
     sl_status status;
-    SLI_TRY_OR_FAIL(prepare_forward(ddp));
+    SL_TRY_OR_FAIL(prepare_forward(ddp));
     status = announce_phase(ddp, BEFORE_BACKWARD, &root);
 fail:
     return exchanges ? sli_pipe_agree(ddp->pipe, status) : status;
@@ -102,8 +102,8 @@ static sl_status finish_backward(sl_ddp *ddp, sl_status status)
 static sl_status train_shard(sl_ddp *ddp, const sl_pipe_batch *batch, double *mean_loss)
 {
     sl_status status;
-    SLI_TRY_OR_FAIL(sl_pipe_train(ddp->pipe, batch, mean_loss));
-    SLI_TRY_OR_FAIL(sli_ddp_add_shard(ddp));
+    SL_TRY_OR_FAIL(sl_pipe_train(ddp->pipe, batch, mean_loss));
+    SL_TRY_OR_FAIL(sli_ddp_add_shard(ddp));
     return SL_OK;
 fail:
     for (int s = 0; s < ddp->stage_count; s++)

@@ -63,9 +63,9 @@ static sl_status verify_summaries(sl_group *group, const summary *mine)
     if (!all)
         return sli_group_check(group, sli_no_memory("sl_ddp_create", "%d ranks", size));
     sl_status status;
-    SLI_TRY_OR_FAIL(sl_group_all_gather(group, mine, all, SUMMARY_WORDS, SL_I64, NULL));
+    SL_TRY_OR_FAIL(sl_group_all_gather(group, mine, all, SUMMARY_WORDS, SL_I64, NULL));
     for (int other = 0; other < size; other++)
-        SLI_TRY_OR_FAIL(compare_summaries(rank, mine, other, &all[other]));
+        SL_TRY_OR_FAIL(compare_summaries(rank, mine, other, &all[other]));
 
 fail:
     free(all);
@@ -177,8 +177,8 @@ sl_status sli_ddp_verify(const sl_ddp *ddp, int64_t options)
     }
     memcpy(first, described, (size_t)mine.parameters * sizeof *first);
     sl_status status;
-    SLI_TRY_OR_FAIL(sl_group_broadcast(ddp->group, first, mine.parameters * DESCRIPTION_WORDS,
-                                       SL_I64, 0, NULL));
+    SL_TRY_OR_FAIL(sl_group_broadcast(ddp->group, first, mine.parameters * DESCRIPTION_WORDS,
+                                      SL_I64, 0, NULL));
     status = sli_group_agree(ddp->group, compare_descriptions(ddp, described, first));
 
 fail:

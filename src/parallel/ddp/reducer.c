@@ -331,12 +331,12 @@ sl_status sli_reducer_create(sl_parameter_set *set, sl_group *group, sl_group *d
     sl_status status;
     if (!reducer->trained || !reducer->used || !reducer->index_of || !reducer->buckets ||
         !reducer->order || !reducer->arrivals)
-        SLI_TRY_OR_FAIL(sli_no_memory("sl_ddp_create", "a list of %zu parameters", parameters - 1));
+        SL_TRY_OR_FAIL(sli_no_memory("sl_ddp_create", "a list of %zu parameters", parameters - 1));
     list_parameters(reducer);
     list_buckets(reducer, stage);
-    SLI_TRY_OR_FAIL(
+    SL_TRY_OR_FAIL(
         sli_bucket_exchange_init(&reducer->exchange, set, group, device_group, comm_precision));
-    SLI_TRY_OR_FAIL(sli_worker_create(NULL, NULL, &reducer->thread));
+    SL_TRY_OR_FAIL(sli_worker_create(NULL, NULL, &reducer->thread));
     *out = reducer;
     return SL_OK;
 

@@ -106,7 +106,7 @@ static sl_status by_parameters(const sl_module *model, int stages, int *balance)
     search s = {modules, stages, before, malloc(cells * sizeof *s.best),
                 malloc(cells * sizeof *s.cut)};
     sl_status status;
-    SLI_TRY_OR_FAIL(
+    SL_TRY_OR_FAIL(
         before && s.best && s.cut ? SL_OK : sli_no_memory("sl_partition", "%d modules", modules));
     for (int i = 0; i < modules; i++)
         before[i + 1] = before[i] + sl_module_parameter_elements(sl_module_child(model, i));

@@ -301,7 +301,7 @@ sl_status sl_partition_by_time(const sl_partition_costs *costs, int *balance, do
                         "sl_partition_by_time: %d stages need as many modules, there are %d",
                         s.stages, s.modules);
     sl_status status;
-    SLI_TRY_OR_FAIL(find_cuts(&s));
+    SL_TRY_OR_FAIL(find_cuts(&s));
     for (int stage = 0; stage < s.stages; stage++)
         balance[stage] = s.cuts[stage + 1] - s.cuts[stage];
     if (seconds)
@@ -321,7 +321,7 @@ sl_status sl_partition_simulate(const sl_partition_costs *costs, const int *bala
                 .modules = costs->modules,
                 .stages = sl_schedule_stages(costs->table)};
     sl_status status;
-    SLI_TRY_OR_FAIL(allocate_search(&s));
+    SL_TRY_OR_FAIL(allocate_search(&s));
     for (int stage = 0; stage < s.stages; stage++)
         s.trial[stage + 1] = s.trial[stage] + balance[stage];
     status = simulate_trial(&s, costs->cores, out);

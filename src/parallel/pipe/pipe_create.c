@@ -347,14 +347,14 @@ static sl_status plan_pipe(sl_pipe *pipe, const sl_pipe_options *options)
     if (!balance)
         return sli_no_memory("sl_pipe_create", "a balance");
     sl_status status;
-    SLI_TRY_OR_FAIL(choose_balance(options, balance));
-    SLI_TRY_OR_FAIL(sl_error_context(set_up_ranks(pipe, options), "sl_pipe_create: "));
+    SL_TRY_OR_FAIL(choose_balance(options, balance));
+    SL_TRY_OR_FAIL(sl_error_context(set_up_ranks(pipe, options), "sl_pipe_create: "));
     set_up_stages(pipe, balance);
-    SLI_TRY_OR_FAIL(sli_pipe_check_slices(pipe));
-    SLI_TRY_OR_FAIL(sli_pipe_check_ties(pipe));
-    SLI_TRY_OR_FAIL(sli_pipe_find_skips(pipe));
+    SL_TRY_OR_FAIL(sli_pipe_check_slices(pipe));
+    SL_TRY_OR_FAIL(sli_pipe_check_ties(pipe));
+    SL_TRY_OR_FAIL(sli_pipe_find_skips(pipe));
     if (pipe->head_blocks > 0) {
-        SLI_TRY_OR_FAIL(sli_pipe_check_head(pipe));
+        SL_TRY_OR_FAIL(sli_pipe_check_head(pipe));
         status = sli_pipe_create_parts(pipe);
     }
 
@@ -450,8 +450,8 @@ sl_status sl_pipe_create(const sl_pipe_options *options, sl_pipe **out)
     sl_status status = create_pipe(options, out);
     if (options->group)
         status = join_group(*out, options->group, status);
-    SLI_TRY_OR_FAIL(status);
-    SLI_TRY_OR_FAIL(build_pipe(*out));
+    SL_TRY_OR_FAIL(status);
+    SL_TRY_OR_FAIL(build_pipe(*out));
     return SL_OK;
 
 fail:

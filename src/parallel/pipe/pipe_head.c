@@ -456,12 +456,12 @@ sl_status sli_stage_reduce_head(const sli_stage *stage, const sli_step *step, in
     const sl_shape results = sl_shape_2d(sl_tensor_rows(*output), SLI_SPLIT_HEAD_RESULTS);
     sl_status status;
     *grad = NULL;
-    SLI_TRY_OR_FAIL(sl_tensor_create(stage->device,
-                                     narrows ? SL_MEMORY_WORKSPACE : SL_MEMORY_ACTIVATIONS, SL_F32,
-                                     shape, &wide));
-    SLI_TRY_OR_FAIL(
+    SL_TRY_OR_FAIL(sl_tensor_create(stage->device,
+                                    narrows ? SL_MEMORY_WORKSPACE : SL_MEMORY_ACTIVATIONS, SL_F32,
+                                    shape, &wide));
+    SL_TRY_OR_FAIL(
         sl_tensor_create(stage->device, SL_MEMORY_ACTIVATIONS, SL_F64, &results, &result));
-    SLI_TRY_OR_FAIL(reduce(stage, step, micro, wide, result));
+    SL_TRY_OR_FAIL(reduce(stage, step, micro, wide, result));
     status = narrows ? sli_tensor_as(wide, SL_BF16, SL_MEMORY_ACTIVATIONS, grad)
                      : sl_tensor_alias(wide, grad);
 

@@ -45,9 +45,9 @@ static sl_status compute_norm(sl_pipe *pipe, sl_grad_norm_kind kind, double *nor
     if (!job.terms)
         return sli_no_memory(NULL, "the gradient norm");
     sl_status status;
-    SLI_TRY_OR_FAIL(sl_pipe_run_on_stages(pipe, compute_terms, &job));
+    SL_TRY_OR_FAIL(sl_pipe_run_on_stages(pipe, compute_terms, &job));
     if (pipe->group)
-        SLI_TRY_OR_FAIL(sli_pipe_group_sum(pipe->group, job.terms, count));
+        SL_TRY_OR_FAIL(sli_pipe_group_sum(pipe->group, job.terms, count));
     *norm = sli_grad_norm_combine(kind, job.terms, count);
 
 fail:
@@ -134,7 +134,7 @@ sl_status sl_pipe_optimizer_create(const sl_pipe_optimizer_options *options,
     optimizer->stages = stages;
     sl_status status;
     for (int s = 0; s < stages; s++)
-        SLI_TRY_OR_FAIL(create_stage(options, s, &optimizer->stage[s]));
+        SL_TRY_OR_FAIL(create_stage(options, s, &optimizer->stage[s]));
     *out = optimizer;
     return SL_OK;
 

@@ -163,9 +163,9 @@ static sl_status list_tensors(const sl_pipe *pipe, const listing *list, sli_tens
     sli_tensors_empty(out);
     out->items = calloc(most, sizeof *out->items);
     out->entries = calloc(most, sizeof *out->entries);
-    SLI_TRY_OR_FAIL(out->items && out->entries ? SL_OK : no_memory());
+    SL_TRY_OR_FAIL(out->items && out->entries ? SL_OK : no_memory());
     for (int s = 0; s < pipe->stage_count; s++)
-        SLI_TRY_OR_FAIL(list_stage(pipe, list, s, out));
+        SL_TRY_OR_FAIL(list_stage(pipe, list, s, out));
     for (size_t i = 0; i < out->count; i++)
         out->entries[i].owner = pipe->stages[out->entries[i].stage].group_rank;
     return SL_OK;
@@ -312,7 +312,7 @@ sl_status sl_pipe_load(sl_pipe *pipe, const sl_checkpoint_reader *reader)
     SLI_CHECK_NOT_NULL(reader);
     SL_TRY(sli_checkpoint_verify_part(reader, MODEL));
     sl_status status;
-    SLI_TRY_OR_FAIL(sli_tensors_of_model(pipe, &tensors));
+    SL_TRY_OR_FAIL(sli_tensors_of_model(pipe, &tensors));
     status = sli_tensors_read(reader, MODEL, &tensors);
 
 fail:

@@ -146,8 +146,8 @@ static sl_status gather_entries(const sl_pipe *pipe, sl_status status, sl_timeli
     sl_timeline_entry *entries = calloc(2 * (size_t)*count + 1, sizeof *entries);
     if (!entries && status == SL_OK)
         status = sli_no_memory(NULL, "the timeline of %d actions", *count);
-    SLI_TRY_OR_FAIL(sli_group_agree(group->group, status));
-    SLI_TRY_OR_FAIL(exchange_entries(pipe, ranks, entries + *count));
+    SL_TRY_OR_FAIL(sli_group_agree(group->group, status));
+    SL_TRY_OR_FAIL(exchange_entries(pipe, ranks, entries + *count));
     order_entries(pipe, entries + *count, *count, entries);
     *out = entries;
     return SL_OK;
@@ -280,9 +280,9 @@ sl_status sl_pipe_get_utilization(sl_pipe *pipe, sl_utilization *out)
         out ? SL_OK : sl_error(SL_ERR_INVALID, "sl_pipe_get_utilization: out is NULL");
     SL_TRY(sli_pipe_gather_timeline(pipe, status, &entries, &count, &clock_error));
     if (count == 0)
-        SLI_TRY_OR_FAIL(
+        SL_TRY_OR_FAIL(
             sl_error(SL_ERR_INVALID, "sl_pipe_get_utilization: no training step has run"));
-    SLI_TRY_OR_FAIL(describe_machine(pipe, &found));
+    SL_TRY_OR_FAIL(describe_machine(pipe, &found));
     int forward_only = 0;
     while (forward_only < pipe->stage_count &&
            pipe->backward[forward_only] == SL_STAGE_BACKWARD_NONE)

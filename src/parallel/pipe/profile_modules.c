@@ -151,10 +151,10 @@ static sl_status run_module(profiler *p, int index, bool halves, sl_pass *pass, 
     SL_TRY(wait_for_device(p, &start));
     bool has_loss = options->loss && index + 1 == p->modules;
     sl_status status;
-    SLI_TRY_OR_FAIL(has_loss ? apply_loss(p, NULL, *out, NULL, &grad)
-                             : copy_as_gradient(options->device, *out, &grad));
+    SL_TRY_OR_FAIL(has_loss ? apply_loss(p, NULL, *out, NULL, &grad)
+                            : copy_as_gradient(options->device, *out, &grad));
     if (has_loss)
-        SLI_TRY_OR_FAIL(add_seconds(p, halves ? &times->backward_input : &times->backward, &start));
+        SL_TRY_OR_FAIL(add_seconds(p, halves ? &times->backward_input : &times->backward, &start));
     status = run_backward(p, index, halves, pass, grad, times);
 
 fail:
@@ -182,11 +182,11 @@ static sl_status run_round(profiler *p, int index, sl_tensor **out, sl_module_pr
     sl_pass *pass = NULL;
     sl_status status = SL_OK;
     for (int halves = 0; halves < 2; halves++) {
-        SLI_TRY_OR_FAIL(sl_pass_create(&pass_options, &pass));
+        SL_TRY_OR_FAIL(sl_pass_create(&pass_options, &pass));
         for (int i = 0; i < options->input_count; i++)
-            SLI_TRY_OR_FAIL(
+            SL_TRY_OR_FAIL(
                 sli_pass_add_input(pass, options->inputs[i].name, options->inputs[i].tensor));
-        SLI_TRY_OR_FAIL(
+        SL_TRY_OR_FAIL(
             takes_over(p, index)
                 ? run_with_loss(p, sl_module_child(options->model, index), halves, pass, times)
                 : run_module(p, index, halves, pass, out, times));
@@ -218,10 +218,10 @@ static sl_status run_rounds(profiler *p, int index, int rounds, sl_tensor **out)
     sl_status status;
     if (!values)
         return sli_no_memory("sl_profile_modules", "%d rounds", rounds);
-    SLI_TRY_OR_FAIL(run_round(p, index, out, &times));
+    SL_TRY_OR_FAIL(run_round(p, index, out, &times));
     for (int round = 0; round < rounds; round++) {
         times = (sl_module_profile){0};
-        SLI_TRY_OR_FAIL(run_round(p, index, out, &times));
+        SL_TRY_OR_FAIL(run_round(p, index, out, &times));
         seconds[0][round] = times.forward;
         seconds[1][round] = times.backward;
         seconds[2][round] = times.backward_input;
@@ -297,8 +297,8 @@ static sl_status profile_module(profiler *p, int index)
     sl_tensor *out = NULL;
     int rounds = options->rounds > 0 ? options->rounds : DEFAULT_ROUNDS;
     sl_status status;
-    SLI_TRY_OR_FAIL(sli_module_for_each_tie(options->model, create_owner, &(tie_search){p, index}));
-    SLI_TRY_OR_FAIL(
+    SL_TRY_OR_FAIL(sli_module_for_each_tie(options->model, create_owner, &(tie_search){p, index}));
+    SL_TRY_OR_FAIL(
         sl_parameter_set_create(options->model, index, 1,
                                 &(sl_parameter_set_options){.device = options->device,
                                                             .precision = options->precision},

@@ -79,16 +79,16 @@ static sl_status run_backward(const sli_stage *stage, int micro, int count, sl_t
         status = run(module, pass, *grad, wanted ? &grad_in : NULL);
         sl_tensor_destroy(grad);
         *grad = grad_in;
-        SLI_TRY_OR_FAIL(status);
+        SL_TRY_OR_FAIL(status);
     }
     if (stage->ends_backward)
         sl_tensor_destroy(grad);
     if (sli_pass_depth(pass) != 0)
-        SLI_TRY_OR_FAIL(
+        SL_TRY_OR_FAIL(
             sl_error(SL_ERR_INVALID,
                      "backward left %d tensors on the pass: it must pop what forward saved",
                      sli_pass_depth(pass)));
-    SLI_TRY_OR_FAIL(sli_stage_take_skip_grads(stage, micro));
+    SL_TRY_OR_FAIL(sli_stage_take_skip_grads(stage, micro));
     return SL_OK;
 
 fail:
@@ -152,13 +152,13 @@ static sl_status forward_pass(sli_stage *stage, const sli_step *step, int micro,
     };
     sl_pass *pass;
     sl_status status;
-    SLI_TRY_OR_FAIL(sl_pass_create(&options, &pass));
-    SLI_TRY_OR_FAIL(sli_stage_begin_slice(stage, step, micro, pass));
-    SLI_TRY_OR_FAIL(give_inputs(stage, step, micro, pass));
-    SLI_TRY_OR_FAIL(sli_stage_give_skips(stage, micro, pass, step->backward && !keep));
-    SLI_TRY_OR_FAIL(run_forward(stage, pass, own_modules(stage, step),
-                                step->last_position && stage->is_last, tensor));
-    SLI_TRY_OR_FAIL(sli_stage_take_skips(stage, micro, pass));
+    SL_TRY_OR_FAIL(sl_pass_create(&options, &pass));
+    SL_TRY_OR_FAIL(sli_stage_begin_slice(stage, step, micro, pass));
+    SL_TRY_OR_FAIL(give_inputs(stage, step, micro, pass));
+    SL_TRY_OR_FAIL(sli_stage_give_skips(stage, micro, pass, step->backward && !keep));
+    SL_TRY_OR_FAIL(run_forward(stage, pass, own_modules(stage, step),
+                               step->last_position && stage->is_last, tensor));
+    SL_TRY_OR_FAIL(sli_stage_take_skips(stage, micro, pass));
     if (keep)
         stage->records[micro].pass = pass;
     else
@@ -235,7 +235,7 @@ static sl_status copy_output(const sli_stage *stage, sli_step *step, int micro,
 static sl_status store_output(const sli_stage *stage, sli_step *step, int micro, sl_tensor **output)
 {
     sl_status status;
-    SLI_TRY_OR_FAIL(check_output(*output, step->micros[micro].rows));
+    SL_TRY_OR_FAIL(check_output(*output, step->micros[micro].rows));
     status = step->micros[micro].rows == step->rows ? sl_tensor_alias(*output, &step->output)
                                                     : copy_output(stage, step, micro, *output);
 
@@ -328,8 +328,8 @@ static sl_status perform_backward(sli_stage *stage, sli_step *step, sl_action ac
         SL_TRY(begin_backward(stage, step, action.micro, tensor, NULL));
     sl_status status;
     if (completes_last(stage))
-        SLI_TRY_OR_FAIL(sli_pass_went_backward(record->pass, last_module(stage)));
-    SLI_TRY_OR_FAIL(
+        SL_TRY_OR_FAIL(sli_pass_went_backward(record->pass, last_module(stage)));
+    SL_TRY_OR_FAIL(
         run_backward(stage, action.micro, own_modules(stage, step), tensor, sl_module_backward));
     sl_pass_destroy(&record->pass);
     sli_stage_end_slice(stage, step, action.micro);
@@ -358,8 +358,8 @@ static sl_status perform_backward_weight(sli_stage *stage, const sli_step *step,
     observe_completion(stage, step, action);
     sl_status status;
     if (completes_last(stage)) {
-        SLI_TRY_OR_FAIL(sli_loss_backward_weight(step->loss, last_module(stage), record->pass));
-        SLI_TRY_OR_FAIL(sli_pass_went_backward(record->pass, last_module(stage)));
+        SL_TRY_OR_FAIL(sli_loss_backward_weight(step->loss, last_module(stage), record->pass));
+        SL_TRY_OR_FAIL(sli_pass_went_backward(record->pass, last_module(stage)));
     }
     status = run_backward_weight(stage, record->pass, own_modules(stage, step));
 

@@ -264,14 +264,14 @@ sl_status sl_schedule_split_head(sl_schedule *schedule, double head)
     sl_action *best = malloc(count * sizeof *best), *room = malloc(count * sizeof *room);
     bool *marks = NULL;
     sl_status status;
-    SLI_TRY_OR_FAIL(p.ranks && p.ends && rows && best && room
-                        ? sli_schedule_allocate_marks(schedule, &marks)
-                        : sli_no_memory("schedule", "a table of %zu actions", count));
+    SL_TRY_OR_FAIL(p.ranks && p.ends && rows && best && room
+                       ? sli_schedule_allocate_marks(schedule, &marks)
+                       : sli_no_memory("schedule", "a table of %zu actions", count));
     memcpy(rows, schedule->actions, schedule->count * sizeof *rows);
     for (size_t i = 0; i < schedule->count; i++)
         rows[i].joined = false;
     set_costs(&p, head);
-    SLI_TRY_OR_FAIL(find_best(&p, rows, &best, &room));
+    SL_TRY_OR_FAIL(find_best(&p, rows, &best, &room));
     for (int rank = 0; rank < schedule->ranks; rank++)
         schedule->ends[rank] += ((size_t)rank + 1) * more;
     free(schedule->actions);

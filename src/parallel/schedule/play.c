@@ -320,9 +320,9 @@ sl_status sli_schedule_play(const sl_schedule *schedule, const sli_play_costs *c
                 .goes_backward = sli_schedule_goes_backward(schedule)};
     *out = (sli_play){0};
     sl_status status;
-    SLI_TRY_OR_FAIL(allocate_play(schedule, &p, out));
+    SL_TRY_OR_FAIL(allocate_play(schedule, &p, out));
     if (costs->cores)
-        SLI_TRY_OR_FAIL(play_on_shared_cores(&p, out));
+        SL_TRY_OR_FAIL(play_on_shared_cores(&p, out));
     while (!costs->cores && p.count > 0)
         run_rank(&p, out, p.runnable[--p.count]);
 
@@ -396,15 +396,15 @@ sl_status sli_schedule_order(const sl_schedule *schedule, int **order)
     sli_play play = {0};
     sl_status status;
     *order = malloc((schedule->count + 1) * sizeof **order);
-    SLI_TRY_OR_FAIL(costs && actions && *order
-                        ? SL_OK
-                        : sli_no_memory("schedule", "the order of %zu actions", schedule->count));
+    SL_TRY_OR_FAIL(costs && actions && *order
+                       ? SL_OK
+                       : sli_no_memory("schedule", "the order of %zu actions", schedule->count));
     for (size_t i = 0; i < stages; i++) {
         costs[i] = 1;
         costs[stages + i] = 2;
     }
     const double *one = costs, *two = costs + stages;
-    SLI_TRY_OR_FAIL(
+    SL_TRY_OR_FAIL(
         sli_schedule_play(schedule, &(sli_play_costs){.costs = {one, one, two, one, one, one, one}},
                           &play));
     sort_by_start(schedule, &play, actions, *order);

@@ -225,9 +225,9 @@ static sl_status make_table(const reader *r, const int *placement, size shape, s
     for (int line = 0; line < (int)r->lines; line++)
         (*out)->ends[line] = (*out)->count = r->ends[line];
     sl_status status;
-    SLI_TRY_OR_FAIL(split_backwards(*out));
-    SLI_TRY_OR_FAIL(sli_schedule_renumber(*out));
-    SLI_TRY_OR_FAIL(sli_schedule_mark(*out));
+    SL_TRY_OR_FAIL(split_backwards(*out));
+    SL_TRY_OR_FAIL(sli_schedule_renumber(*out));
+    SL_TRY_OR_FAIL(sli_schedule_mark(*out));
     return SL_OK;
 
 fail:
@@ -242,14 +242,14 @@ sl_status sli_schedule_parse(const char *name, const char *text, size_t bytes, s
     int *placement = NULL;
     *out = NULL;
     sl_status status;
-    SLI_TRY_OR_FAIL(read_lines(&r));
+    SL_TRY_OR_FAIL(read_lines(&r));
     while (r.lines > 0 && r.ends[r.lines - 1] == (r.lines > 1 ? r.ends[r.lines - 2] : 0))
         r.lines--; /* empty lines at the end */
-    SLI_TRY_OR_FAIL(find_size(&r, &shape));
+    SL_TRY_OR_FAIL(find_size(&r, &shape));
     number_slices(&r, shape.slices);
     placement = malloc((size_t)shape.stages * sizeof *placement);
-    SLI_TRY_OR_FAIL(placement ? find_placement(&r, shape.stages, placement)
-                              : sli_no_memory(name, "%d stages", shape.stages));
+    SL_TRY_OR_FAIL(placement ? find_placement(&r, shape.stages, placement)
+                             : sli_no_memory(name, "%d stages", shape.stages));
     status = make_table(&r, placement, shape, out);
 
 fail:
@@ -311,8 +311,8 @@ sl_status sl_schedule_open(const char *name_or_path, const sl_schedule_options *
                                 "no such file, and ");
     SL_TRY(sli_schedule_read(name_or_path, out));
     sl_status status;
-    SLI_TRY_OR_FAIL(check_agreement(name_or_path, *out, options));
-    SLI_TRY_OR_FAIL(sl_error_context(sl_schedule_validate(*out), "%s: ", name_or_path));
+    SL_TRY_OR_FAIL(check_agreement(name_or_path, *out, options));
+    SL_TRY_OR_FAIL(sl_error_context(sl_schedule_validate(*out), "%s: ", name_or_path));
     return SL_OK;
 
 fail:

@@ -48,17 +48,17 @@ static sl_status make_table(const sl_timeline_entry *entries, int count,
     int *counts = calloc((size_t)layout->ranks, sizeof *counts);
     sl_action *actions = malloc((size_t)count * sizeof *actions);
     sl_status status;
-    SLI_TRY_OR_FAIL(
+    SL_TRY_OR_FAIL(
         counts && actions ? SL_OK : sli_no_memory("sl_timeline_utilization", "%d actions", count));
     options.micros = 0;
-    SLI_TRY_OR_FAIL(count_actions(entries, count, layout, stages, counts, &options.micros));
+    SL_TRY_OR_FAIL(count_actions(entries, count, layout, stages, counts, &options.micros));
     if (options.slices > 1)
         options.micros = (options.micros - 1) / options.slices + 1;
     for (int i = 0; i < count; i++)
         actions[i] = entries[i].action;
-    SLI_TRY_OR_FAIL(sl_schedule_from_table(&options, counts, actions, out));
+    SL_TRY_OR_FAIL(sl_schedule_from_table(&options, counts, actions, out));
     (*out)->forward_only = layout->forward_only;
-    SLI_TRY_OR_FAIL(sli_schedule_mark(*out));
+    SL_TRY_OR_FAIL(sli_schedule_mark(*out));
     status = sl_error_context(sl_schedule_validate(*out),
                               "sl_timeline_utilization: the trace is not of a whole step: ");
 
@@ -222,7 +222,7 @@ static sl_status predict_step(const sl_schedule *schedule, const sl_timeline_ent
         return sli_no_memory("sl_timeline_utilization", "the costs of %d stages", schedule->stages);
     double *seconds = room + 2 * cells;
     sl_status status;
-    SLI_TRY_OR_FAIL(find_seconds(schedule, entries, layout->cores, seconds));
+    SL_TRY_OR_FAIL(find_seconds(schedule, entries, layout->cores, seconds));
     mean_costs costs = find_costs(schedule, seconds, room);
     keep_stage_costs(schedule, &costs, out);
     status = simulate_step(schedule, layout, &costs, seconds, out);
@@ -348,7 +348,7 @@ sl_status sl_timeline_utilization(const sl_timeline_entry *entries, int count,
             count, layout->ranks);
     sl_schedule *schedule = NULL;
     sl_status status;
-    SLI_TRY_OR_FAIL(make_table(entries, count, layout, &schedule));
+    SL_TRY_OR_FAIL(make_table(entries, count, layout, &schedule));
     status = measure_ranks(schedule, entries, layout, out);
 
 fail:

@@ -285,11 +285,11 @@ static sl_status check_rows(const sl_schedule *schedule, const sli_play *play)
                .last_input = calloc(stages, sizeof(int)),
                .last_weight = calloc(stages, sizeof(int))};
     sl_status status;
-    SLI_TRY_OR_FAIL(p.states && p.last_input && p.last_weight
-                        ? SL_OK
-                        : sli_no_memory("schedule", "%d micro-batches", schedule->micros));
+    SL_TRY_OR_FAIL(p.states && p.last_input && p.last_weight
+                       ? SL_OK
+                       : sli_no_memory("schedule", "%d micro-batches", schedule->micros));
     for (int rank = 0; rank < schedule->ranks; rank++)
-        SLI_TRY_OR_FAIL(check_row(&p, rank));
+        SL_TRY_OR_FAIL(check_row(&p, rank));
     status = check_end(&p);
 
 fail:
@@ -336,7 +336,7 @@ sl_status sl_schedule_validate(const sl_schedule *schedule)
     sli_play play;
     SL_TRY(sli_schedule_play(schedule, &(sli_play_costs){.clocks = true}, &play));
     sl_status status;
-    SLI_TRY_OR_FAIL(check_rows(schedule, &play));
+    SL_TRY_OR_FAIL(check_rows(schedule, &play));
     status = check_deadlock(schedule, &play);
 
 fail:

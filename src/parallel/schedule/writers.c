@@ -232,7 +232,7 @@ sl_status sli_schedule_forward_only(const sl_schedule_options *options, sl_sched
     SL_TRY(sli_schedule_allocate(options->ranks, stages, options->micros, options->placement, cells,
                                  out));
     sl_status status;
-    SLI_TRY_OR_FAIL(sli_schedule_rank_stages(*out, &order));
+    SL_TRY_OR_FAIL(sli_schedule_rank_stages(*out, &order));
     for (int i = 0; i < stages; i++)
         for (int micro = 0; micro < options->micros; micro++)
             sli_schedule_append(*out, i / each, order[i], SL_ACTION_FORWARD, micro);

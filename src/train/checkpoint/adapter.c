@@ -87,12 +87,12 @@ sl_status sli_base_checksum(const sl_pipe *pipe, char text[SLI_BASE_CHECKSUM_BYT
     sli_tensors tensors = {0};
     uint64_t sum = 0;
     sl_status status;
-    SLI_TRY_OR_FAIL(sli_tensors_of_model(pipe, &tensors));
-    SLI_TRY_OR_FAIL(sli_adapter_select(&tensors, false));
-    SLI_TRY_OR_FAIL(sli_tensors_open(&tensors, true));
+    SL_TRY_OR_FAIL(sli_tensors_of_model(pipe, &tensors));
+    SL_TRY_OR_FAIL(sli_adapter_select(&tensors, false));
+    SL_TRY_OR_FAIL(sli_tensors_open(&tensors, true));
     for (size_t i = 0; i < tensors.count; i++)
         if (tensors.entries[i].count > 0)
-            SLI_TRY_OR_FAIL(add_checksum(&tensors.items[i], &tensors.entries[i], &sum));
+            SL_TRY_OR_FAIL(add_checksum(&tensors.items[i], &tensors.entries[i], &sum));
 fail:
     sli_tensors_clear(&tensors);
     SL_TRY(sli_group_agree(group, status));
@@ -123,7 +123,7 @@ sl_status sl_adapter_options(const char *path, sl_lora_options *out)
     SLI_CHECK_NOT_NULL(out);
     SL_TRY(sli_path_join(path, SLI_ADAPTER_CONFIG_FILE, &file));
     sl_status status;
-    SLI_TRY_OR_FAIL(sli_file_read(file, MOST_BYTES, &text, &bytes));
+    SL_TRY_OR_FAIL(sli_file_read(file, MOST_BYTES, &text, &bytes));
     status = sl_error_context(sli_adapter_config_parse(text, bytes, out), "%s: ", file);
 fail:
     free(text);

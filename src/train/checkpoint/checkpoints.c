@@ -295,7 +295,7 @@ static sl_status report_others(const sli_checkpoints *checkpoints)
     SL_TRY(sli_save_directory_list(checkpoints->options->directory, true, &steps, &count));
     sl_status status = SL_OK;
     for (size_t i = 0; i < count; i++)
-        SLI_TRY_OR_FAIL(report_other(checkpoints, steps[i]));
+        SL_TRY_OR_FAIL(report_other(checkpoints, steps[i]));
 fail:
     free(steps);
     return status;

@@ -322,11 +322,11 @@ sl_status sl_model_export_gguf(const sl_pipe *pipe, const sl_model_options *mode
                         "a GGUF file is written by one process, but there are %d",
                         sl_group_size(group));
     sl_status status;
-    SLI_TRY_OR_FAIL(sli_tensors_of_model(pipe, &job.tensors));
-    SLI_TRY_OR_FAIL(sli_adapter_select(&job.tensors, false));
-    SLI_TRY_OR_FAIL(sli_tensors_open(&job.tensors, true));
-    SLI_TRY_OR_FAIL(sli_tensors_need_f32(&job.tensors));
-    SLI_TRY_OR_FAIL(sli_gguf_create(path, &job.file));
+    SL_TRY_OR_FAIL(sli_tensors_of_model(pipe, &job.tensors));
+    SL_TRY_OR_FAIL(sli_adapter_select(&job.tensors, false));
+    SL_TRY_OR_FAIL(sli_tensors_open(&job.tensors, true));
+    SL_TRY_OR_FAIL(sli_tensors_need_f32(&job.tensors));
+    SL_TRY_OR_FAIL(sli_gguf_create(path, &job.file));
     status = export_file(&job, vocab);
 fail:
     sli_gguf_destroy(&job.file);

@@ -147,11 +147,11 @@ sl_status sl_model_export_llmc(const sl_pipe *pipe, const sl_model_options *mode
     SL_TRY(check_model(pipe, model));
     exporting job = {.sizes = sizes_of(model, type)};
     sl_status status;
-    SLI_TRY_OR_FAIL(sli_tensors_of_model(pipe, &job.tensors));
-    SLI_TRY_OR_FAIL(sli_adapter_select(&job.tensors, false));
-    SLI_TRY_OR_FAIL(sli_tensors_open(&job.tensors, true));
-    SLI_TRY_OR_FAIL(sli_tensors_need_f32(&job.tensors));
-    SLI_TRY_OR_FAIL(sli_replace_file_create(path, &job.file));
+    SL_TRY_OR_FAIL(sli_tensors_of_model(pipe, &job.tensors));
+    SL_TRY_OR_FAIL(sli_adapter_select(&job.tensors, false));
+    SL_TRY_OR_FAIL(sli_tensors_open(&job.tensors, true));
+    SL_TRY_OR_FAIL(sli_tensors_need_f32(&job.tensors));
+    SL_TRY_OR_FAIL(sli_replace_file_create(path, &job.file));
     status = write_all(&job);
 fail:
     sli_replace_file_destroy(&job.file);

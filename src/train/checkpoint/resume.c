@@ -272,7 +272,7 @@ sl_status sli_resume_model(const sli_run *run)
     SL_TRY(check_base(run));
     SL_TRY(sli_tensors_of_model(run->replica.pipe, &tensors));
     sl_status status;
-    SLI_TRY_OR_FAIL(adapts ? sli_adapter_select(&tensors, true) : SL_OK);
+    SL_TRY_OR_FAIL(adapts ? sli_adapter_select(&tensors, true) : SL_OK);
     if (run->replica.pipe_group)
         status = broadcast_tensors(reader, part, &run->replica, &tensors);
     else if (reader) /* the others get it when they join */
@@ -290,7 +290,7 @@ static sl_status resume_optimizers(sli_run *run, bool has_steps)
         if (sl_pipe_parameters(run->replica.pipe, s))
             sli_optimizer_set_steps(sli_pipe_optimizer_own(run->optimizer, s), run->position.steps);
     sl_status status;
-    SLI_TRY_OR_FAIL(sli_tensors_of_optimizer(run->optimizer, has_steps, &tensors));
+    SL_TRY_OR_FAIL(sli_tensors_of_optimizer(run->optimizer, has_steps, &tensors));
     status = broadcast_tensors(run->resume.reader, "optimizer", &run->replica, &tensors);
 fail:
     sli_tensors_clear(&tensors);
@@ -312,7 +312,7 @@ static sl_status resume_best(sli_run *run)
     if (run->position.best_step == run->position.steps)
         return SL_OK;
     if (reader || !shared)
-        SLI_TRY_OR_FAIL(sli_tensors_of_buckets(replica->pipe, run->best->copies, &tensors));
+        SL_TRY_OR_FAIL(sli_tensors_of_buckets(replica->pipe, run->best->copies, &tensors));
     if (!shared)
         status = broadcast_tensors(reader, "best", replica, &tensors);
     else if (reader)

@@ -176,7 +176,7 @@ sl_status sli_run_state_read(const char *text, sli_recorded *out)
     *out = (sli_recorded){0};
     SL_TRY(parse_state(text, &json));
     sl_status status;
-    SLI_TRY_OR_FAIL(read_position(json, &out->position));
+    SL_TRY_OR_FAIL(read_position(json, &out->position));
     status = read_recorded(json, out);
 fail:
     json_decref(json);
@@ -215,10 +215,9 @@ sl_status sli_run_state_base(const char *text, char **path, char checksum[SLI_BA
     sl_status status;
     if (text)
         SL_TRY(parse_state(text, &json));
-    SLI_TRY_OR_FAIL(read_base(json, &found, checksum));
+    SL_TRY_OR_FAIL(read_base(json, &found, checksum));
     if (!found)
-        SLI_TRY_OR_FAIL(
-            sl_error(SL_ERR_FORMAT, "it has adapters, but does not say of which model"));
+        SL_TRY_OR_FAIL(sl_error(SL_ERR_FORMAT, "it has adapters, but does not say of which model"));
     if (!(*path = strdup(found)))
         status = sli_no_memory(NULL, "the path of a model");
 fail:

@@ -132,9 +132,9 @@ sl_status sl_train_find_checkpoints(const char *directory, char **best, char **n
     SL_TRY(sli_save_directory_list(directory, false, &steps, &count));
     sl_status status;
     char *found = NULL;
-    SLI_TRY_OR_FAIL(sli_save_directory_best(directory, best));
+    SL_TRY_OR_FAIL(sli_save_directory_best(directory, best));
     if (count > 0)
-        SLI_TRY_OR_FAIL(sli_save_directory_step(directory, steps[0], newest));
+        SL_TRY_OR_FAIL(sli_save_directory_step(directory, steps[0], newest));
     status = sli_replace_directory_find(*best, &found);
 fail:
     if (status != SL_OK || access(found, F_OK) != 0) {
@@ -278,8 +278,8 @@ static sl_status try_writing(const char *path, const sli_identity *identity)
     sli_replace_directory *trial = NULL;
     SL_TRY(sli_save_directory_best(path, &best));
     sl_status status;
-    SLI_TRY_OR_FAIL(sli_checkpoint_check_path(best, false, false));
-    SLI_TRY_OR_FAIL(sli_save_directory_check_owner(best, identity));
+    SL_TRY_OR_FAIL(sli_checkpoint_check_path(best, false, false));
+    SL_TRY_OR_FAIL(sli_save_directory_check_owner(best, identity));
     status = sli_replace_directory_create(best, &trial);
 fail:
     sli_replace_directory_destroy(&trial);
@@ -313,10 +313,10 @@ sl_status sli_save_directory_open(const char *path, const sli_run *run, sli_iden
     if (*descriptor < 0)
         return file_error(path, "opening the directory for checkpoints");
     sl_status status;
-    SLI_TRY_OR_FAIL(lock_directory(path, *descriptor));
-    SLI_TRY_OR_FAIL(identify_run(path, run, identity));
+    SL_TRY_OR_FAIL(lock_directory(path, *descriptor));
+    SL_TRY_OR_FAIL(identify_run(path, run, identity));
     sli_temporary_sweep(*descriptor, is_checkpoint_name, NULL);
-    SLI_TRY_OR_FAIL(try_writing(path, identity));
+    SL_TRY_OR_FAIL(try_writing(path, identity));
     return SL_OK;
 fail:
     close(*descriptor);
@@ -334,9 +334,9 @@ sl_status sli_save_directory_is_shared(const char *path, const sli_replica *repl
     SL_TRY(sli_path_join(path, temporary, &trial));
     bool makes = replica->rank == 0;
     sl_status status;
-    SLI_TRY_OR_FAIL(makes && mkdir(trial, 0777) != 0
-                        ? file_error(path, "making a directory for a trial")
-                        : sl_group_barrier(replica->all, NULL));
+    SL_TRY_OR_FAIL(makes && mkdir(trial, 0777) != 0
+                       ? file_error(path, "making a directory for a trial")
+                       : sl_group_barrier(replica->all, NULL));
     int32_t seen = access(trial, W_OK) == 0;
     status = sl_group_all_reduce(replica->all, &seen, 1, SL_I32, SL_REDUCE_MIN, NULL);
     *out = seen != 0;

@@ -155,7 +155,7 @@ sl_status sl_model_save(const sl_pipe *pipe, const sl_model_options *model, cons
     if (has_adapters(model))
         SL_TRY(sli_base_checksum(pipe, job.base));
     sl_status status;
-    SLI_TRY_OR_FAIL(sli_group_agree(group, prepare_saving(pipe, model, vocab, path, &job)));
+    SL_TRY_OR_FAIL(sli_group_agree(group, prepare_saving(pipe, model, vocab, path, &job)));
     status = group ? sli_group_agree(group, write_together(group, &job)) : write_model(&job, NULL);
 fail:
     sli_tensors_clear(&job.tensors);
@@ -171,8 +171,8 @@ static sl_status try_tensors(const sl_pipe *pipe, bool is_adapter, sl_saved_type
     sli_tensors tensors = {0};
     SL_TRY(sli_path_join(sli_replace_directory_temporary(trial), "model.safetensors", &file));
     sl_status status;
-    SLI_TRY_OR_FAIL(sli_tensors_of_model(pipe, &tensors));
-    SLI_TRY_OR_FAIL(sli_adapter_select(&tensors, is_adapter));
+    SL_TRY_OR_FAIL(sli_tensors_of_model(pipe, &tensors));
+    SL_TRY_OR_FAIL(sli_adapter_select(&tensors, is_adapter));
     for (size_t i = 0; i < tensors.count; i++)
         tensors.items[i].dtype = type_in_file(tensors.items[i].dtype, type);
     status = sli_safetensors_try_write(file, tensors.items, tensors.count);
@@ -190,9 +190,9 @@ static sl_status try_saving(const sl_pipe *pipe, bool is_adapter, sl_saved_type 
     SL_TRY(check_replaces(path, is_adapter));
     SL_TRY(sli_path_follow(path, &followed));
     sl_status status;
-    SLI_TRY_OR_FAIL(sl_error_context(sli_checkpoint_check_path(followed, true, false),
-                                     "%s: the model cannot be written: ", path));
-    SLI_TRY_OR_FAIL(sli_replace_directory_create(followed, &trial));
+    SL_TRY_OR_FAIL(sl_error_context(sli_checkpoint_check_path(followed, true, false),
+                                    "%s: the model cannot be written: ", path));
+    SL_TRY_OR_FAIL(sli_replace_directory_create(followed, &trial));
     status = try_tensors(pipe, is_adapter, type, trial);
 fail:
     sli_replace_directory_destroy(&trial);

@@ -180,13 +180,13 @@ static sl_status open_base(sl_saved_model **model)
     sl_status status =
         sl_error_context(sli_run_state_base(sl_checkpoint_state(adapter->reader), &path, checksum),
                          "%s: ", adapter->path);
-    SLI_TRY_OR_FAIL(status);
-    SLI_TRY_OR_FAIL(sl_error_context(open_one(path, &base),
-                                     "%s: it has adapters alone, and their model cannot be opened "
-                                     "(it can be given with --init, and the adapters with "
-                                     "--adapter): ",
-                                     adapter->path));
-    SLI_TRY_OR_FAIL(add_adapter(adapter, base));
+    SL_TRY_OR_FAIL(status);
+    SL_TRY_OR_FAIL(sl_error_context(open_one(path, &base),
+                                    "%s: it has adapters alone, and their model cannot be opened "
+                                    "(it can be given with --init, and the adapters with "
+                                    "--adapter): ",
+                                    adapter->path));
+    SL_TRY_OR_FAIL(add_adapter(adapter, base));
     base->adapter = adapter;
     *model = base;
     base = NULL;
@@ -506,21 +506,21 @@ static sl_status load_selected(loading *job, sl_pipe *pipe, bool adapters)
     sli_tensors tensors = {0};
     sl_status status;
     job->used = calloc(job->has->count + 1, sizeof *job->used);
-    SLI_TRY_OR_FAIL(list_selected(pipe, adapters, &tensors));
+    SL_TRY_OR_FAIL(list_selected(pipe, adapters, &tensors));
     job->items = calloc(tensors.count + job->has->count + 1, sizeof *job->items);
     job->widens = calloc(tensors.count + job->has->count + 1, sizeof *job->widens);
     job->mapped = calloc(tensors.count + job->has->count + 1, sizeof *job->mapped);
     job->maps =
         tensors.may_be_mapped && !atomic_exchange(&((sl_saved_model *)model)->was_mapped, true);
     if (!job->used || !job->items || !job->widens || !job->mapped)
-        SLI_TRY_OR_FAIL(sli_no_memory(model->path, "a list of its tensors"));
+        SL_TRY_OR_FAIL(sli_no_memory(model->path, "a list of its tensors"));
     for (size_t i = 0; i < tensors.count; i++)
-        SLI_TRY_OR_FAIL(choose_item(job, &tensors.items[i], &tensors.entries[i]));
-    SLI_TRY_OR_FAIL(read_chosen(job, model->path));
+        SL_TRY_OR_FAIL(choose_item(job, &tensors.items[i], &tensors.entries[i]));
+    SL_TRY_OR_FAIL(read_chosen(job, model->path));
     use_maps(job);
-    SLI_TRY_OR_FAIL(widen_all(job));
+    SL_TRY_OR_FAIL(widen_all(job));
     for (size_t i = 0; i < job->count; i++)
-        SLI_TRY_OR_FAIL(convert(model, &job->items[i], job->widens[i]));
+        SL_TRY_OR_FAIL(convert(model, &job->items[i], job->widens[i]));
     status = sli_tensors_store(&tensors);
 fail:
     if (job->maps)

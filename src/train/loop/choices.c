@@ -209,8 +209,8 @@ static sl_status ask_line(const choosing *job, const char *line, size_t bytes)
     question one = {{NULL}, .count = 0};
     json_t *json = json_loadb(line, bytes, 0, NULL);
     sl_status status;
-    SLI_TRY_OR_FAIL(json_is_object(json) ? read_question(job->options->vocab, json, &one)
-                                         : sl_error(SL_ERR_FORMAT, "it must be a JSON object"));
+    SL_TRY_OR_FAIL(json_is_object(json) ? read_question(job->options->vocab, json, &one)
+                                        : sl_error(SL_ERR_FORMAT, "it must be a JSON object"));
     status = ask(job, &one);
 fail:
     json_decref(json);
@@ -302,7 +302,7 @@ static sl_status ask_all(const choosing *job, const uint8_t *bytes, size_t size)
         question one = {{NULL}, .count = 0};
         bool whole;
         sl_status status;
-        SLI_TRY_OR_FAIL(take_question(&left, &whole, &one));
+        SL_TRY_OR_FAIL(take_question(&left, &whole, &one));
         status =
             whole ? ask(job, &one) : sl_error(SL_ERR_FORMAT, "it is none, or the file ends in it");
     fail:

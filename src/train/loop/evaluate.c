@@ -32,19 +32,19 @@ static sl_status evaluate_batch(const split_evaluation *job, int64_t batch)
     sli_rows_extra extra = {0};
     int64_t terms = 0;
     sl_status status;
-    SLI_TRY_OR_FAIL(sli_replica_load(job->replica, job->task, &rows, &input, &targets));
+    SL_TRY_OR_FAIL(sli_replica_load(job->replica, job->task, &rows, &input, &targets));
     if (job->rows)
-        SLI_TRY_OR_FAIL(
+        SL_TRY_OR_FAIL(
             sli_rows_task_load_extra(job->rows, &rows, sli_replica_device(job->replica), &extra));
     const sl_input documents = {SL_DOCUMENTS_INPUT, extra.documents, false};
-    SLI_TRY_OR_FAIL(sl_pipe_evaluate(job->replica->pipe,
-                                     &(sl_pipe_batch){.input = input,
-                                                      .inputs = &documents,
-                                                      .input_count = extra.documents != NULL,
-                                                      .lengths = extra.lengths,
-                                                      .targets = targets,
-                                                      .same_weights = batch >= job->replica->count},
-                                     &job->losses[batch], &terms));
+    SL_TRY_OR_FAIL(sl_pipe_evaluate(job->replica->pipe,
+                                    &(sl_pipe_batch){.input = input,
+                                                     .inputs = &documents,
+                                                     .input_count = extra.documents != NULL,
+                                                     .lengths = extra.lengths,
+                                                     .targets = targets,
+                                                     .same_weights = batch >= job->replica->count},
+                                    &job->losses[batch], &terms));
     job->terms[batch] = (double)terms;
     if (options->progress && !job->replica->is_silent)
         status = options->progress(options->context, batch + 1, job->batches);
@@ -105,7 +105,7 @@ sl_status sli_evaluate(const sli_replica *replica, const sl_train_task *task,
         return sli_no_memory(NULL, "an evaluation's sums");
     job.terms = job.losses + job.batches;
     sl_status status;
-    SLI_TRY_OR_FAIL(evaluate_batches(&job, stop, &stopped));
+    SL_TRY_OR_FAIL(evaluate_batches(&job, stop, &stopped));
     if (!stopped)
         *out = mean_of(&job);
 fail:

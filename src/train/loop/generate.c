@@ -82,9 +82,9 @@ static sl_status compute_logits(sl_pipe *pipe, sl_pipe_batch batch, const int32_
     sl_tensor *input, *output = NULL;
     *logits = NULL;
     sl_status status = create_input(pipe, ids, rows, length, &input);
-    SLI_TRY_OR_FAIL(sli_group_agree(sl_pipe_group(pipe), status));
+    SL_TRY_OR_FAIL(sli_group_agree(sl_pipe_group(pipe), status));
     batch.input = input;
-    SLI_TRY_OR_FAIL(sl_pipe_forward(pipe, &batch, &output));
+    SL_TRY_OR_FAIL(sl_pipe_forward(pipe, &batch, &output));
     status = copy_output(pipe, output, positions, logits, ntokens);
 fail:
     sl_tensor_destroy(&output);
@@ -355,7 +355,7 @@ sl_status sl_generate_texts(sl_pipe *pipe, const sl_generate_options *options, s
     if (self.rows == 0 || tokens == 0)
         return SL_OK;
     sl_status status;
-    SLI_TRY_OR_FAIL(sli_group_agree(sl_pipe_group(pipe), create_rows(&self)));
+    SL_TRY_OR_FAIL(sli_group_agree(sl_pipe_group(pipe), create_rows(&self)));
     status = write_texts(&self);
 fail:
     clear_rows(&self);

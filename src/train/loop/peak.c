@@ -64,9 +64,8 @@ static sl_status probe_size(probe *p, int64_t size, double *seconds)
     bool is_bf16 = p->precision == SL_PRECISION_BF16;
     sl_status status;
     for (int i = 0; i < 3; i++)
-        SLI_TRY_OR_FAIL(sl_tensor_create_zero(p->device, SL_MEMORY_WORKSPACE,
-                                              is_bf16 && i < 2 ? SL_BF16 : SL_F32, &shape,
-                                              &abc[i]));
+        SL_TRY_OR_FAIL(sl_tensor_create_zero(p->device, SL_MEMORY_WORKSPACE,
+                                             is_bf16 && i < 2 ? SL_BF16 : SL_F32, &shape, &abc[i]));
     status = time_products(p, abc, size, seconds);
 fail:
     for (int i = 0; i < 3; i++)
@@ -101,7 +100,7 @@ sl_status sli_measure_peak(sl_device *const *devices, int count, sl_precision pr
     for (int i = 0; i < count; i++) {
         probes[i].device = devices[i];
         probes[i].precision = precision;
-        SLI_TRY_OR_FAIL(sli_worker_create(sli_device_bind_thread, devices[i], &probes[i].worker));
+        SL_TRY_OR_FAIL(sli_worker_create(sli_device_bind_thread, devices[i], &probes[i].worker));
         sli_worker_start(probes[i].worker, run_probe, &probes[i]);
     }
 fail:

@@ -103,9 +103,9 @@ static sl_status report_utilization(const sli_run *run, bool ends_epoch)
     sl_schedule_options *layouts = calloc(replicas, sizeof *layouts);
     sl_status status = SL_OK;
     if (!machines || !layouts)
-        SLI_TRY_OR_FAIL(sli_no_memory(NULL, "the layouts of %zu replicas", replicas));
-    SLI_TRY_OR_FAIL(gather_layouts(run, machines, layouts));
-    SLI_TRY_OR_FAIL(gather_timelines(run, &timelines));
+        SL_TRY_OR_FAIL(sli_no_memory(NULL, "the layouts of %zu replicas", replicas));
+    SL_TRY_OR_FAIL(gather_layouts(run, machines, layouts));
+    SL_TRY_OR_FAIL(gather_timelines(run, &timelines));
     status =
         call_reporters(run, &(sl_pipeline_info){.epoch = run->position.epoch + 1,
                                                 .step = run->measured_step,

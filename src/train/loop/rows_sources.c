@@ -248,9 +248,9 @@ sl_status sli_rows_task_keep(const sli_rows_task *rows, const char *kept)
     for (int i = 0; i < rows->count; i++)
         for (int split = 0; split < SL_SPLITS; split++)
             if (rows->sources[i].described[split]) {
-                SLI_TRY_OR_FAIL(name_kept(kept, &rows->sources[i], split, &paths[count]));
+                SL_TRY_OR_FAIL(name_kept(kept, &rows->sources[i], split, &paths[count]));
                 count++;
-                SLI_TRY_OR_FAIL(keep_split(&rows->sources[i], split, kept, paths[count - 1]));
+                SL_TRY_OR_FAIL(keep_split(&rows->sources[i], split, kept, paths[count - 1]));
             }
     status = sli_kept_rows_remove_others(kept, paths, count);
 fail:

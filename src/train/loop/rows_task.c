@@ -193,9 +193,9 @@ sl_status sli_rows_task_measure(const sli_rows_task *task, const sl_train_rows *
     int64_t *sizes = calloc((size_t)micros, sizeof *sizes), first = 0;
     sl_status status;
     *out = (sli_rows_size){0};
-    SLI_TRY_OR_FAIL(find_rows(task, rows, &found));
+    SL_TRY_OR_FAIL(find_rows(task, rows, &found));
     if (!sizes)
-        SLI_TRY_OR_FAIL(sli_no_memory(NULL, "%d micro-batches", micros));
+        SL_TRY_OR_FAIL(sli_no_memory(NULL, "%d micro-batches", micros));
     int count = sl_micro_batches(rows->count, micros, sizes);
     for (int i = 0; i < count; first += sizes[i++])
         add_size(found + first, sizes[i], out);
@@ -250,7 +250,7 @@ sl_status sli_rows_task_gather(const sli_rows_task *task, const sl_train_rows *r
 {
     batch_row *found;
     sl_status status;
-    SLI_TRY_OR_FAIL(find_rows(task, rows, &found));
+    SL_TRY_OR_FAIL(find_rows(task, rows, &found));
     status = fill_block(found, rows->count, block);
 fail:
     free(found);
@@ -286,7 +286,7 @@ static sl_status load_rows(void *context, const sl_train_rows *rows, sl_device *
 {
     sli_row_block block = {0};
     sl_status status;
-    SLI_TRY_OR_FAIL(sli_rows_task_gather(context, rows, &block));
+    SL_TRY_OR_FAIL(sli_rows_task_gather(context, rows, &block));
     status = sli_row_block_load(&block, input_device, target_device, input, targets);
 fail:
     sli_row_block_clear(&block);
@@ -311,10 +311,10 @@ sl_status sli_rows_task_load_extra(const sli_rows_task *task, const sl_train_row
     batch_row *found;
     sli_rows_extra_clear(out);
     sl_status status;
-    SLI_TRY_OR_FAIL(find_rows(task, rows, &found));
+    SL_TRY_OR_FAIL(find_rows(task, rows, &found));
     out->lengths = malloc((size_t)rows->count * sizeof *out->lengths);
     if (!out->lengths)
-        SLI_TRY_OR_FAIL(sli_no_memory(NULL, "the lengths of %" PRId64 " rows", rows->count));
+        SL_TRY_OR_FAIL(sli_no_memory(NULL, "the lengths of %" PRId64 " rows", rows->count));
     for (int64_t i = 0; i < rows->count; i++)
         out->lengths[i] = length_of(found[i]);
     if (found[0].data->numbers)

@@ -331,7 +331,7 @@ static sl_status complete_plan(sli_run *run, const sli_plan_inputs *inputs)
     const sl_train_task *task = run->task;
     sli_profile_inputs profile = {.task = task, .rows = run->has_rows ? &run->rows_of_ids : NULL};
     sl_status status;
-    SLI_TRY_OR_FAIL(task->create_model(task->context, &profile.model, &profile.loss));
+    SL_TRY_OR_FAIL(task->create_model(task->context, &profile.model, &profile.loss));
     status = sli_plan_complete(inputs, profile, run->processes, run->plan, &run->devices);
 fail:
     sl_loss_destroy(&profile.loss);
@@ -452,15 +452,15 @@ sl_status sl_run_create(const sl_train_options *options, const sl_train_launch *
     sli_run *run = calloc(1, sizeof *run);
     sl_status status;
     if (!options)
-        SLI_TRY_OR_FAIL(sl_error(SL_ERR_INVALID, "sl_run_create: options is NULL"));
+        SL_TRY_OR_FAIL(sl_error(SL_ERR_INVALID, "sl_run_create: options is NULL"));
     if (!run)
-        SLI_TRY_OR_FAIL(sli_no_memory(NULL, "a run"));
+        SL_TRY_OR_FAIL(sli_no_memory(NULL, "a run"));
     run->launch = launch ? *launch : (sl_train_launch){0};
     run->processes = group;
     run->reporters = reporters;
     run->reporter_count = reporter_count;
-    SLI_TRY_OR_FAIL(complete_launch(run));
-    SLI_TRY_OR_FAIL(create_run(run, options));
+    SL_TRY_OR_FAIL(complete_launch(run));
+    SL_TRY_OR_FAIL(create_run(run, options));
     *out = run;
     return SL_OK;
 fail:

@@ -76,7 +76,7 @@ static sl_status make_sampler(const sli_run *run, sli_sampler *sampler)
     sampler->most = options->sample_tokens > 0 ? options->sample_tokens : DEFAULT_TOKENS;
     sl_status status;
     if (run->replica.rank == 0)
-        SLI_TRY_OR_FAIL(encode_prompt(run, &prompt, &sampler->options));
+        SL_TRY_OR_FAIL(encode_prompt(run, &prompt, &sampler->options));
     status = share_prompt(run->replica.pipe_group, &prompt, sampler);
 fail:
     sl_tokens_free(&prompt);

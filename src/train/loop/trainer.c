@@ -156,7 +156,7 @@ static sl_status keep_tokens(const sli_run *run)
     sl_status status = SL_OK;
     SL_TRY(sli_run_kept_tokens(run->options, &directory));
     if (directory && is_first(run) && run->corpus) {
-        SLI_TRY_OR_FAIL(sli_corpus_keep(run->corpus, directory));
+        SL_TRY_OR_FAIL(sli_corpus_keep(run->corpus, directory));
         status = sli_kept_rows_remove_others(directory, NULL, 0);
     } else if (directory && is_first(run) && run->has_rows) {
         status = sli_rows_task_keep(&run->rows_of_ids, directory);
@@ -553,7 +553,7 @@ sl_status sli_run_rank(const sli_run *process, sl_group *group, int first, sl_ru
     for (int r = 0; r < part.count; r++)
         devices[part.first + r] = sl_device_list_get(run.devices.list, first + r);
     sl_status status;
-    SLI_TRY_OR_FAIL(set_up(&run, group, devices));
+    SL_TRY_OR_FAIL(set_up(&run, group, devices));
     status = train_all(&run, result);
 fail:
     if (status != SL_OK)

@@ -114,7 +114,7 @@ sl_status sl_plan_find_changes(const sl_train_options *run, const sl_run_measure
     if (!room)
         return sli_no_memory(NULL, "plans");
     sl_status status;
-    SLI_TRY_OR_FAIL(sli_measured_run_open(run, measures, &measured));
+    SL_TRY_OR_FAIL(sli_measured_run_open(run, measures, &measured));
     status = find_changes(&measured.run, kept, &measured.machine, room, own, changes, count);
 fail:
     sli_measured_run_close(&measured);

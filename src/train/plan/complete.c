@@ -20,8 +20,8 @@ static sl_status try_sharing(sli_profile_inputs inputs, sl_plan *plan, sli_open_
     inputs.devices = list;
     inputs.cores = cores;
     sl_status status;
-    SLI_TRY_OR_FAIL(sl_device_list_set_batch_invariant(list, plan->options.batch_invariant));
-    SLI_TRY_OR_FAIL(sli_profile_layout(&inputs, true, NULL, search, &times));
+    SL_TRY_OR_FAIL(sl_device_list_set_batch_invariant(list, plan->options.batch_invariant));
+    SL_TRY_OR_FAIL(sli_profile_layout(&inputs, true, NULL, search, &times));
     plan->profiled_seconds = times.cut;
     plan->one_stage = times.cut > 0 ? times.one_stage / times.cut : 0;
     if (search->count > 0 && search->found[0].candidate.shares_cores) {
@@ -57,11 +57,11 @@ static sl_status decide_by_time(sli_profile_inputs inputs, sl_group *group, sl_p
     inputs.links = links;
     inputs.cores = cores;
     if (decides)
-        SLI_TRY_OR_FAIL(sli_profile_layout(&inputs, false, NULL, &search, &times));
+        SL_TRY_OR_FAIL(sli_profile_layout(&inputs, false, NULL, &search, &times));
     if (may_share)
-        SLI_TRY_OR_FAIL(try_sharing(inputs, plan, devices, &search));
+        SL_TRY_OR_FAIL(try_sharing(inputs, plan, devices, &search));
     if (decides)
-        SLI_TRY_OR_FAIL(sli_found_cut(&search, plan, inputs.model, balance));
+        SL_TRY_OR_FAIL(sli_found_cut(&search, plan, inputs.model, balance));
     if (cuts && group)
         status = sl_group_broadcast(group, balance, SL_MAX_STAGES, SL_I32, 0, NULL);
     if (may_share)

@@ -12,9 +12,8 @@ static sl_status write_table(const sl_found_plan *plan, const sl_plan *layout, s
     SL_TRY(sl_transformer_lm_create(&plan->options.model, &model));
     sl_partition_backward(model, layout->stages, plan->options.balance, backward);
     sl_status status;
-    SLI_TRY_OR_FAIL(
-        sl_schedule_first_micros(layout->table, sl_schedule_micros(layout->table), out));
-    SLI_TRY_OR_FAIL(sl_schedule_freeze(*out, backward));
+    SL_TRY_OR_FAIL(sl_schedule_first_micros(layout->table, sl_schedule_micros(layout->table), out));
+    SL_TRY_OR_FAIL(sl_schedule_freeze(*out, backward));
     if (plan->options.split_vocabulary)
         status = sl_schedule_split_head(*out, sl_partition_head(model));
 fail:
@@ -63,8 +62,8 @@ sl_status sl_found_plan_simulate(const sl_found_plan *plan, sl_schedule **table,
     *table = NULL;
     *out = (sl_simulation){0};
     sl_status status;
-    SLI_TRY_OR_FAIL(make_table(plan, table));
-    SLI_TRY_OR_FAIL(simulate_table(plan, *table, out));
+    SL_TRY_OR_FAIL(make_table(plan, table));
+    SL_TRY_OR_FAIL(simulate_table(plan, *table, out));
     return SL_OK;
 fail:
     sl_schedule_destroy(table);

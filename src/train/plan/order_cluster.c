@@ -191,7 +191,7 @@ static sl_status describe_plans(sli_ordered_search *s, sl_cluster_plans *out, in
     sli_devices devices;
     described_plan plans[SL_PLANS_FOUND + 1] = {0};
     sl_status status;
-    SLI_TRY_OR_FAIL(sli_devices_list(&s->cluster, s->run->precision, &devices));
+    SL_TRY_OR_FAIL(sli_devices_list(&s->cluster, s->run->precision, &devices));
     status = order_plans(s, &devices, plans, out);
 fail:
     *first = plans[0].place;

@@ -83,7 +83,7 @@ static sl_status check_files(const char *output, const char *init, char **base)
     sl_status status = SL_OK;
     (void)sli_run_state_base(sl_checkpoint_state(model), base, checksum);
     for (size_t i = 0; i < sl_checkpoint_file_count(model); i++)
-        SLI_TRY_OR_FAIL(check_file(output, model, i));
+        SL_TRY_OR_FAIL(check_file(output, model, i));
 fail:
     sl_checkpoint_close(&model);
     return status;
@@ -93,7 +93,7 @@ static sl_status check_model(const char *output, const char *init)
 {
     char *base, *none = NULL;
     sl_status status;
-    SLI_TRY_OR_FAIL(check_files(output, init, &base));
+    SL_TRY_OR_FAIL(check_files(output, init, &base));
     if (base)
         status = check_files(output, base, &none);
 fail:
@@ -170,8 +170,7 @@ sl_status sli_train_check_save(const sl_train_options *options)
     if (!save)
         return SL_OK;
     sl_status status;
-    SLI_TRY_OR_FAIL(
-        check_place(save, &(sl_train_options){.checkpoints = {.directory = directory}}));
+    SL_TRY_OR_FAIL(check_place(save, &(sl_train_options){.checkpoints = {.directory = directory}}));
     if (directory)
         status = check_place(directory, &(sl_train_options){.save = save});
 fail:

@@ -93,9 +93,9 @@ sl_status sl_plan_create(const sl_train_options *options, const sl_train_launch 
     if (!model)
         return SL_OK;
     sl_status status;
-    SLI_TRY_OR_FAIL(sli_plan_cut(*out, model, NULL));
+    SL_TRY_OR_FAIL(sli_plan_cut(*out, model, NULL));
     if (profiles)
-        SLI_TRY_OR_FAIL(sli_plan_profile(*out, model, profiles));
+        SL_TRY_OR_FAIL(sli_plan_profile(*out, model, profiles));
     return SL_OK;
 fail:
     sl_plan_destroy(out);

@@ -42,19 +42,19 @@ static sl_status profile_device(const model_profile *profile, sl_device *device,
                                 .batch_rows = options->shards * options->batch_size,
                                 .count = profile->rows};
     sl_status status;
-    SLI_TRY_OR_FAIL(sli_task_load(profile->inputs.task, &rows, device, device, &input, &targets));
+    SL_TRY_OR_FAIL(sli_task_load(profile->inputs.task, &rows, device, device, &input, &targets));
     if (profile->inputs.rows)
-        SLI_TRY_OR_FAIL(sli_rows_task_load_extra(profile->inputs.rows, &rows, device, &extra));
+        SL_TRY_OR_FAIL(sli_rows_task_load_extra(profile->inputs.rows, &rows, device, &extra));
     const sl_input documents = {SL_DOCUMENTS_INPUT, extra.documents, false};
-    SLI_TRY_OR_FAIL(sl_profile_modules(&(sl_profile_options){.model = profile->inputs.model,
-                                                             .loss = profile->inputs.loss,
-                                                             .device = device,
-                                                             .input = input,
-                                                             .inputs = &documents,
-                                                             .input_count = extra.documents != NULL,
-                                                             .targets = targets,
-                                                             .precision = options->precision},
-                                       out));
+    SL_TRY_OR_FAIL(sl_profile_modules(&(sl_profile_options){.model = profile->inputs.model,
+                                                            .loss = profile->inputs.loss,
+                                                            .device = device,
+                                                            .input = input,
+                                                            .inputs = &documents,
+                                                            .input_count = extra.documents != NULL,
+                                                            .targets = targets,
+                                                            .precision = options->precision},
+                                      out));
     for (int i = 0; i < sl_module_child_count(profile->inputs.model); i++)
         scale_costs(&out[i], (double)profile->inputs.plan->micro_rows / (double)profile->rows);
 fail:
@@ -116,8 +116,8 @@ sl_status sli_find_cores(const sl_plan *plan, const sl_device_list *devices, sl_
     if (!gathered)
         return sli_no_memory(NULL, "the cores of %d ranks", pipeline_ranks);
     sl_status status;
-    SLI_TRY_OR_FAIL(sl_group_all_gather(all, cores_here, gathered,
-                                        (int64_t)ranks_here * RANK_CORES_WORDS, SL_I64, NULL));
+    SL_TRY_OR_FAIL(sl_group_all_gather(all, cores_here, gathered,
+                                       (int64_t)ranks_here * RANK_CORES_WORDS, SL_I64, NULL));
     number_cores(gathered, pipeline_ranks, cores); /* the first replica's come first */
 fail:
     free(gathered);
@@ -224,13 +224,13 @@ sl_status sli_profile_layout(const sli_profile_inputs *inputs, bool shares_cores
     const sl_plan *plan = inputs->plan;
     int balance[SL_MAX_STAGES], micros = sl_schedule_micros(plan->table);
     sl_status status;
-    SLI_TRY_OR_FAIL(open_profile(&profile));
-    SLI_TRY_OR_FAIL(add_layout(&profile, shares_cores, search));
+    SL_TRY_OR_FAIL(open_profile(&profile));
+    SL_TRY_OR_FAIL(add_layout(&profile, shares_cores, search));
     times->cut = search->count > 0 ? search->found[0].costs.pipeline / count_steps(plan) : 0;
     times->one_stage = 0;
     for (int i = 0; i < sl_module_child_count(inputs->model); i++)
         times->one_stage += micros * (profile.times[0][i].forward + profile.times[0][i].backward);
-    SLI_TRY_OR_FAIL(sli_found_cut(search, plan, inputs->model, balance));
+    SL_TRY_OR_FAIL(sli_found_cut(search, plan, inputs->model, balance));
     if (profiles)
         pick_times(&profile, balance, profiles);
 fail:
@@ -302,9 +302,9 @@ sl_status sli_measure_links(const sl_plan *plan, sl_group *all, sl_link_cost **o
     if (!links)
         return sli_no_memory(NULL, "the links of %d ranks", pipeline_ranks);
     sl_status status;
-    SLI_TRY_OR_FAIL(measure_costs(plan, all, links));
-    SLI_TRY_OR_FAIL(sl_group_all_reduce(all, links, 2 * pipeline_ranks * pipeline_ranks, SL_F64,
-                                        SL_REDUCE_SUM, NULL));
+    SL_TRY_OR_FAIL(measure_costs(plan, all, links));
+    SL_TRY_OR_FAIL(sl_group_all_reduce(all, links, 2 * pipeline_ranks * pipeline_ranks, SL_F64,
+                                       SL_REDUCE_SUM, NULL));
     *out = links;
     return SL_OK;
 fail:
@@ -329,16 +329,16 @@ static sl_status profile_tokens(sl_plan *plan, sl_module *model, const sl_tokens
     sl_device_list *devices;
     SL_TRY(sl_device_list_create(plan->device_names, &devices, NULL));
     sl_status status;
-    SLI_TRY_OR_FAIL(sl_device_list_set_batch_invariant(devices, options->batch_invariant));
-    SLI_TRY_OR_FAIL(sli_find_cores(plan, devices, NULL, cores));
-    SLI_TRY_OR_FAIL(sl_cross_entropy_create(&loss));
-    SLI_TRY_OR_FAIL(sli_profile_model(&(sli_profile_inputs){.plan = plan,
-                                                            .task = &task,
-                                                            .model = model,
-                                                            .loss = loss,
-                                                            .devices = devices,
-                                                            .cores = cores},
-                                      profiles, balance, &times));
+    SL_TRY_OR_FAIL(sl_device_list_set_batch_invariant(devices, options->batch_invariant));
+    SL_TRY_OR_FAIL(sli_find_cores(plan, devices, NULL, cores));
+    SL_TRY_OR_FAIL(sl_cross_entropy_create(&loss));
+    SL_TRY_OR_FAIL(sli_profile_model(&(sli_profile_inputs){.plan = plan,
+                                                           .task = &task,
+                                                           .model = model,
+                                                           .loss = loss,
+                                                           .devices = devices,
+                                                           .cores = cores},
+                                     profiles, balance, &times));
     if (options->balance_kind == SL_BALANCE_AUTO)
         plan->by.balance = SL_BY_PROFILE;
     status = sli_plan_cut(plan, model, balance);

@@ -149,9 +149,9 @@ static sl_status find_hosts(sl_group *group, measured_links *links)
     links->sockets = calloc(ranks, sizeof *links->sockets);
     bool has_room = places && links->hosts && links->sockets;
     sl_status status;
-    SLI_TRY_OR_FAIL(has_room ? find_place(&own)
-                             : sli_no_memory(NULL, "the hosts of %d ranks", links->ranks));
-    SLI_TRY_OR_FAIL(sl_group_all_gather(group, &own, places, PLACE_WORDS, SL_I64, NULL));
+    SL_TRY_OR_FAIL(has_room ? find_place(&own)
+                            : sli_no_memory(NULL, "the hosts of %d ranks", links->ranks));
+    SL_TRY_OR_FAIL(sl_group_all_gather(group, &own, places, PLACE_WORDS, SL_I64, NULL));
     number_hosts(places, links);
 fail:
     free(places);
@@ -191,11 +191,11 @@ static sl_status time_processes(sl_group *group, measured_links *links)
 {
     two_ways ways;
     sl_status status;
-    SLI_TRY_OR_FAIL(open_ways(group, &ways));
+    SL_TRY_OR_FAIL(open_ways(group, &ways));
     for (int level = SLI_LEVEL_SOCKET; level < SLI_LEVELS; level++) {
         int partner = NOBODY;
-        SLI_TRY_OR_FAIL(find_partner(links, level, sl_group_rank(group), &partner));
-        SLI_TRY_OR_FAIL(time_level(&ways, partner, &links->levels[level]));
+        SL_TRY_OR_FAIL(find_partner(links, level, sl_group_rank(group), &partner));
+        SL_TRY_OR_FAIL(time_level(&ways, partner, &links->levels[level]));
     }
 fail:
     close_ways(&ways);
@@ -209,7 +209,7 @@ static sl_status time_thread(sl_group *group, void *arg)
     int partner = sl_group_rank(group) ^ 1;
     two_ways ways;
     sl_status status;
-    SLI_TRY_OR_FAIL(open_ways(group, &ways));
+    SL_TRY_OR_FAIL(open_ways(group, &ways));
     status = time_level(&ways, partner < sl_group_size(group) ? partner : NOBODY, out);
 fail:
     close_ways(&ways);
@@ -289,9 +289,9 @@ static sl_status measure_links(sl_group *group, int rack_nodes, char **text)
         return sl_error(SL_ERR_INVALID, "the nodes of a rack must be 0 or more, got %d",
                         rack_nodes);
     sl_status status;
-    SLI_TRY_OR_FAIL(find_hosts(group, &links));
-    SLI_TRY_OR_FAIL(time_threads(group, &links));
-    SLI_TRY_OR_FAIL(time_processes(group, &links));
+    SL_TRY_OR_FAIL(find_hosts(group, &links));
+    SL_TRY_OR_FAIL(time_threads(group, &links));
+    SL_TRY_OR_FAIL(time_processes(group, &links));
     status = write_links(&links, text);
 fail:
     free(links.hosts);

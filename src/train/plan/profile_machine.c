@@ -242,7 +242,7 @@ sl_status sl_profile_machine(const sl_train_options *run, int64_t device_memory,
                                         "memory");
     SL_TRY(sli_train_options_check_values(run));
     sl_status status;
-    SLI_TRY_OR_FAIL(measure(&m));
+    SL_TRY_OR_FAIL(measure(&m));
     status = write_text(&m, device_memory, text);
 fail:
     for (int i = 0; i < m.rungs; i++)

@@ -171,7 +171,7 @@ static sl_status refuse_memory(sli_ordered_search *s, const char *limit)
     char holder[96];
     sli_devices devices;
     sl_status status;
-    SLI_TRY_OR_FAIL(sli_devices_list(&s->cluster, s->run->precision, &devices));
+    SL_TRY_OR_FAIL(sli_devices_list(&s->cluster, s->run->precision, &devices));
     const sli_used_devices used =
         sli_devices_used(&devices, smallest->replicas * smallest->pipeline_ranks);
     snprintf(holder, sizeof holder, "device of %s", used.least->name);

@@ -45,8 +45,8 @@ static sl_status add_plan(const job_search *job, sli_search *search, const sli_c
         of_ranks[rank] = times;
     sl_status status;
     if (!by_time)
-        SLI_TRY_OR_FAIL(sli_plan_choose_cut(plan, job->model, balance));
-    SLI_TRY_OR_FAIL(
+        SL_TRY_OR_FAIL(sli_plan_choose_cut(plan, job->model, balance));
+    SL_TRY_OR_FAIL(
         sli_count_operations(job->model, sl_shape_2d(plan->micro_rows, plan->options.bptt), times));
     status = sli_search_add(search, candidate, &layout, &speed, by_time ? NULL : balance);
 fail:
@@ -66,8 +66,8 @@ static sl_status consider_layout(void *context, sli_search *search, const sli_ca
     inputs.found.replicas = candidate->replicas;
     inputs.found.pipeline_ranks = candidate->pipeline_ranks;
     sl_status status;
-    SLI_TRY_OR_FAIL(sli_plan_layout(&inputs, &plan));
-    SLI_TRY_OR_FAIL(sli_plan_check_head(plan, job->model));
+    SL_TRY_OR_FAIL(sli_plan_layout(&inputs, &plan));
+    SL_TRY_OR_FAIL(sli_plan_check_head(plan, job->model));
     status = add_plan(job, search, candidate, plan);
     sl_plan_destroy(&plan);
     return status;

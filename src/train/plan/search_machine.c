@@ -159,7 +159,7 @@ static sl_status add_layout(machine_search *search, sli_search *results,
     layout.process_bytes = search->machine->process_bytes;
     layout.activation_factor = search->machine->activation_factor;
     sl_status status;
-    SLI_TRY_OR_FAIL(time_layout(search, candidate, plan, times, &speed));
+    SL_TRY_OR_FAIL(time_layout(search, candidate, plan, times, &speed));
     status = sli_search_add(results, candidate, &layout, &speed, balance);
 fail:
     free(times);
@@ -174,7 +174,7 @@ static sl_status check_fits(machine_search *search, const sli_candidate *candida
     bool was_counted = search->is_counted;
     search->is_counted = true;
     sl_status status;
-    SLI_TRY_OR_FAIL(add_layout(search, results, candidate, plan, balance));
+    SL_TRY_OR_FAIL(add_layout(search, results, candidate, plan, balance));
     if (results->count == 0 && plan->options.balance_kind == SL_BALANCE_AUTO)
         status = add_layout(search, results, candidate, plan, NULL);
 fail:
@@ -211,9 +211,9 @@ static sl_status consider_candidate(void *context, sli_search *results,
     if (is_answered || !make_options(search, candidate, &options))
         return SL_OK;
     sl_status status;
-    SLI_TRY_OR_FAIL(name_devices(candidate, devices, &options));
-    SLI_TRY_OR_FAIL(sli_plan_layout(&inputs, &plan));
-    SLI_TRY_OR_FAIL(sli_plan_check_head(plan, search->model));
+    SL_TRY_OR_FAIL(name_devices(candidate, devices, &options));
+    SL_TRY_OR_FAIL(sli_plan_layout(&inputs, &plan));
+    SL_TRY_OR_FAIL(sli_plan_check_head(plan, search->model));
     status = consider_plan(search, results, candidate, plan);
     sl_plan_destroy(&plan);
     return status;
@@ -330,8 +330,8 @@ static sl_status describe_stages(const machine_search *search, const sli_found_l
     if (!times)
         return sli_no_memory(NULL, "the times of %d modules", modules);
     sl_status status;
-    SLI_TRY_OR_FAIL(sli_plan_layout(&inputs, &plan));
-    SLI_TRY_OR_FAIL(time_layout(search, &found->candidate, plan, times, &unused));
+    SL_TRY_OR_FAIL(sli_plan_layout(&inputs, &plan));
+    SL_TRY_OR_FAIL(time_layout(search, &found->candidate, plan, times, &unused));
     for (int s = 0, i = 0; s < found->stages; s++)
         for (int end = i + found->balance[s]; i < end; i++) {
             if (out->options.split_vocabulary && i + 1 == modules)
@@ -416,14 +416,14 @@ sl_status sli_plan_search_machine(const sl_plan_search_options *options,
     SL_TRY(sl_transformer_lm_create(&run->model, &model));
     search.model = model;
     sl_status status;
-    SLI_TRY_OR_FAIL(search_space(&search, &results));
-    SLI_TRY_OR_FAIL(check_found(&search, &results));
+    SL_TRY_OR_FAIL(search_space(&search, &results));
+    SL_TRY_OR_FAIL(check_found(&search, &results));
     search.is_counted = false;
     results.count = 0; /* their length is one of operations */
-    SLI_TRY_OR_FAIL(search_space(&search, &results));
-    SLI_TRY_OR_FAIL(check_found(&search, &results));
+    SL_TRY_OR_FAIL(search_space(&search, &results));
+    SL_TRY_OR_FAIL(check_found(&search, &results));
     for (*count = 0; *count < results.count; ++*count)
-        SLI_TRY_OR_FAIL(describe_found(&search, &found[*count], &plans[*count]));
+        SL_TRY_OR_FAIL(describe_found(&search, &found[*count], &plans[*count]));
 fail:
     sl_module_destroy(&model);
     return status;

@@ -68,7 +68,7 @@ static sl_status run_jobs(const sl_device_list *list, device_job *jobs, int coun
     sl_status status = SL_OK;
     for (int i = 0; i < count; i++) {
         jobs[i].device = sl_device_list_get(list, i);
-        SLI_TRY_OR_FAIL(sli_worker_create(sli_device_bind_thread, jobs[i].device, &jobs[i].worker));
+        SL_TRY_OR_FAIL(sli_worker_create(sli_device_bind_thread, jobs[i].device, &jobs[i].worker));
     }
     for (int i = 0; i < count; i++)
         sli_worker_start(jobs[i].worker, run_job, &jobs[i]);
@@ -107,9 +107,9 @@ static sl_status run_on_devices(const timed_machine *machine, int count, device_
         (*jobs)[i] = example;
         (*jobs)[i].profile = calloc((size_t)machine->modules, sizeof *example.profile);
         if (!(*jobs)[i].profile)
-            SLI_TRY_OR_FAIL(sli_no_memory(NULL, "the times of %d modules", machine->modules));
+            SL_TRY_OR_FAIL(sli_no_memory(NULL, "the times of %d modules", machine->modules));
     }
-    SLI_TRY_OR_FAIL(open_devices(machine, count, &list));
+    SL_TRY_OR_FAIL(open_devices(machine, count, &list));
     status = run_jobs(list, *jobs, count);
 fail:
     sl_device_list_destroy(&list);
@@ -157,10 +157,10 @@ static sl_status profile_rows(device_job *job)
     sl_loss *loss = NULL;
     sl_tensor *ids = NULL, *numbers = NULL;
     sl_status status;
-    SLI_TRY_OR_FAIL(sl_transformer_lm_create(&job->options->model, &model));
-    SLI_TRY_OR_FAIL(sl_cross_entropy_create(&loss));
-    SLI_TRY_OR_FAIL(create_ids(job, &ids));
-    SLI_TRY_OR_FAIL(create_documents(job, &numbers));
+    SL_TRY_OR_FAIL(sl_transformer_lm_create(&job->options->model, &model));
+    SL_TRY_OR_FAIL(sl_cross_entropy_create(&loss));
+    SL_TRY_OR_FAIL(create_ids(job, &ids));
+    SL_TRY_OR_FAIL(create_documents(job, &numbers));
     const sl_input documents = {SL_DOCUMENTS_INPUT, numbers, false};
     status = sl_profile_modules(&(sl_profile_options){.model = model,
                                                       .loss = loss,
@@ -332,9 +332,9 @@ static sl_status time_steps(device_job *job, sl_parameter_set *set, sl_optimizer
         return sli_no_memory(NULL, "the gradient norm");
     for (int round = -1; round < ROUNDS; round++) {
         double start = sli_clock_seconds();
-        SLI_TRY_OR_FAIL(sli_grad_norm_terms(set, SL_GRAD_NORM_L2, terms, parameters, &count));
-        SLI_TRY_OR_FAIL(sl_optimizer_step(optimizer, 1e-6, 1));
-        SLI_TRY_OR_FAIL(sl_device_synchronize(job->device));
+        SL_TRY_OR_FAIL(sli_grad_norm_terms(set, SL_GRAD_NORM_L2, terms, parameters, &count));
+        SL_TRY_OR_FAIL(sl_optimizer_step(optimizer, 1e-6, 1));
+        SL_TRY_OR_FAIL(sl_device_synchronize(job->device));
         if (round >= 0)
             seconds[round] = sli_clock_seconds() - start;
     }
@@ -352,20 +352,20 @@ static sl_status update_parameters(device_job *job)
     sl_tensor *grads;
     module_range range;
     sl_status status;
-    SLI_TRY_OR_FAIL(sl_transformer_lm_create(&job->options->model, &model));
-    SLI_TRY_OR_FAIL(choose_modules(model, &range));
+    SL_TRY_OR_FAIL(sl_transformer_lm_create(&job->options->model, &model));
+    SL_TRY_OR_FAIL(choose_modules(model, &range));
     job->update_per_byte = 0;
     if (range.bytes == 0)
         goto fail; /* nothing is trained there: status is SL_OK */
-    SLI_TRY_OR_FAIL(
+    SL_TRY_OR_FAIL(
         sl_parameter_set_create(model, range.first, range.count,
                                 &(sl_parameter_set_options){.device = job->device,
                                                             .no_init = true,
                                                             .precision = job->options->precision},
                                 &set));
     for (int i = 0; i < sl_parameter_set_bucket_count(set); i++)
-        SLI_TRY_OR_FAIL(sl_parameter_set_bucket_grads(set, i, &grads));
-    SLI_TRY_OR_FAIL(sl_optimizer_create(&job->options->optimizer, set, &optimizer));
+        SL_TRY_OR_FAIL(sl_parameter_set_bucket_grads(set, i, &grads));
+    SL_TRY_OR_FAIL(sl_optimizer_create(&job->options->optimizer, set, &optimizer));
     status = time_steps(job, set, optimizer, range.bytes);
 fail:
     sl_optimizer_destroy(&optimizer);
@@ -437,8 +437,8 @@ static sl_status time_group(sl_group *group, void *arg)
         return sli_no_memory(NULL, "%d floats to exchange", LARGE_FLOATS);
     for (int i = 0; i < 2; i++) {
         int64_t floats = i ? LARGE_FLOATS : SMALL_FLOATS;
-        SLI_TRY_OR_FAIL(time_floats(group, data, floats, true, &times->reduce[i]));
-        SLI_TRY_OR_FAIL(time_floats(group, data, floats, false, &times->gather[i]));
+        SL_TRY_OR_FAIL(time_floats(group, data, floats, true, &times->reduce[i]));
+        SL_TRY_OR_FAIL(time_floats(group, data, floats, false, &times->gather[i]));
     }
 fail:
     free(data);
@@ -537,9 +537,8 @@ sl_status sli_machine_open(const sl_train_options *options, int64_t document_tok
     machine->options = options;
     machine->document_tokens = document_tokens;
     sl_status status;
-    SLI_TRY_OR_FAIL(options->devices ? count_names(machine, &out->cores)
-                                     : count_cores(&out->cores));
-    SLI_TRY_OR_FAIL(sl_transformer_lm_create(&options->model, &model));
+    SL_TRY_OR_FAIL(options->devices ? count_names(machine, &out->cores) : count_cores(&out->cores));
+    SL_TRY_OR_FAIL(sl_transformer_lm_create(&options->model, &model));
     machine->modules = sl_module_child_count(model);
     sl_module_destroy(&model);
     out->context = machine;

@@ -168,7 +168,7 @@ static sl_status create_device(const char *name, int gpu, bool fill, sl_device *
     device->gpu = gpu;
     device->fill = fill;
     sl_status status;
-    SLI_TRY_OR_FAIL(open_gpu(device));
+    SL_TRY_OR_FAIL(open_gpu(device));
     *out = &device->base;
     return SL_OK;
 fail:

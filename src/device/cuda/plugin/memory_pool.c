@@ -67,7 +67,7 @@ static sl_status check_copies(sl_device *sender, sl_device *receiver)
     void *source, *target = NULL;
     SL_TRY(sli_cuda_scratch(sender, BYTES, &source));
     sl_status status;
-    SLI_TRY_OR_FAIL(sli_cuda_scratch(receiver, BYTES, &target));
+    SL_TRY_OR_FAIL(sli_cuda_scratch(receiver, BYTES, &target));
     status = copy_pattern(sender, source, receiver, target);
 fail:
     sli_cuda_scratch_free(receiver, target);

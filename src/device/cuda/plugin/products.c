@@ -227,8 +227,8 @@ static sl_status find_plan(sl_device *device, const product_key *key, const void
     sl_status status;
     SL_TRY(check_product(device, "describe a product", describe(key, made)));
     made->key = *key;
-    SLI_TRY_OR_FAIL(check_product(device, "set the bias", set_bias(made, bias)));
-    SLI_TRY_OR_FAIL(
+    SL_TRY_OR_FAIL(check_product(device, "set the bias", set_bias(made, bias)));
+    SL_TRY_OR_FAIL(
         check_product(device, "choose an algorithm", choose_algorithm(products->handle, made)));
     products->next = (products->next + 1) % MOST_PLANS;
     if (products->filled < MOST_PLANS)
@@ -333,12 +333,12 @@ static sl_status multiply_aligned(sl_device *device, const sli_gemm *g,
     void *copies[2] = {NULL, NULL};
     sl_status status;
     if (g->bf16) {
-        SLI_TRY_OR_FAIL(align_rows(device, g->transpose_a ? g->k : g->m,
-                                   g->transpose_a ? g->m : g->k, &aligned.a, &aligned.lda,
-                                   &copies[0]));
-        SLI_TRY_OR_FAIL(align_rows(device, g->transpose_b ? g->n : g->k,
-                                   g->transpose_b ? g->k : g->n, &aligned.b, &aligned.ldb,
-                                   &copies[1]));
+        SL_TRY_OR_FAIL(align_rows(device, g->transpose_a ? g->k : g->m,
+                                  g->transpose_a ? g->m : g->k, &aligned.a, &aligned.lda,
+                                  &copies[0]));
+        SL_TRY_OR_FAIL(align_rows(device, g->transpose_b ? g->n : g->k,
+                                  g->transpose_b ? g->k : g->n, &aligned.b, &aligned.ldb,
+                                  &copies[1]));
     }
     status = multiply_fused(device, &aligned, epilogue);
 
@@ -437,10 +437,10 @@ static sl_status multiply_to_bf16(sl_device *device, const sli_gemm *g, bool *ex
         (is_left(g) && fused == CUBLASLT_EPILOGUE_DEFAULT))
         return SL_OK;
     sl_status status;
-    SLI_TRY_OR_FAIL(
+    SL_TRY_OR_FAIL(
         sli_cuda_scratch(device, g->bias ? (size_t)g->n * sizeof(uint16_t) : 0, &rounding.to));
     if (g->bias)
-        SLI_TRY_OR_FAIL(sli_cuda_convert(device, &rounding));
+        SL_TRY_OR_FAIL(sli_cuda_convert(device, &rounding));
     pthread_mutex_lock(&products->lock);
     status = multiply(device, g, fused, rounding.to, exists);
     pthread_mutex_unlock(&products->lock);

@@ -344,14 +344,14 @@ sl_status sli_link_create(const sli_link_options *options, sli_link **out)
     link->sent = calloc(size, sizeof *link->sent);
     link->sources = calloc(size, sizeof *link->sources);
     sl_status status;
-    SLI_TRY_OR_FAIL(
+    SL_TRY_OR_FAIL(
         link->sent && link->sources ? SL_OK : sli_no_memory(NULL, "a link of %zu processes", size));
     for (int r = 0; r < (int)size; r++) {
         link->sources[r].waits_for = -1;
         if (r != sl_group_rank(link->group))
-            SLI_TRY_OR_FAIL(sli_link_post_header(link, r));
+            SL_TRY_OR_FAIL(sli_link_post_header(link, r));
     }
-    SLI_TRY_OR_FAIL(start_thread(link));
+    SL_TRY_OR_FAIL(start_thread(link));
     *out = link;
     return SL_OK;
 

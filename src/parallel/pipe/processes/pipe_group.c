@@ -31,8 +31,8 @@ static sl_status name_ranks(sli_pipe_group *group, const int *stage_ranks, int s
     sli_host_name(here->name);
     here->number = sli_host_number();
     sl_status status;
-    SLI_TRY_OR_FAIL(sl_group_all_gather(group->group, here, hosts, sizeof *here / sizeof(int32_t),
-                                        SL_I32, NULL));
+    SL_TRY_OR_FAIL(sl_group_all_gather(group->group, here, hosts, sizeof *here / sizeof(int32_t),
+                                       SL_I32, NULL));
     for (int r = 0; r < group->size; r++) {
         sli_rank_location_text(group->group, r, hosts[r].name, stage_ranks, stages,
                                group->names[r]);
@@ -72,9 +72,9 @@ sl_status sli_pipe_group_create(sl_group *parent, const int *stage_ranks, int st
             .outcomes = calloc(size * (OUTCOME_SENT + size), sizeof *group->outcomes),
         };
     sl_status status;
-    SLI_TRY_OR_FAIL(group && group->names && group->hosts && group->outcomes
-                        ? connect_ranks(group, parent, stage_ranks, stages)
-                        : sli_no_memory("sl_pipe_create", "%zu ranks", size));
+    SL_TRY_OR_FAIL(group && group->names && group->hosts && group->outcomes
+                       ? connect_ranks(group, parent, stage_ranks, stages)
+                       : sli_no_memory("sl_pipe_create", "%zu ranks", size));
     *out = group;
     return SL_OK;
 
@@ -172,12 +172,12 @@ static sl_status compare_traits(sli_pipe_group *group, const trait *traits, int 
     for (int i = 0; i < count; i++)
         values[i] = traits[i].value;
     sl_status status;
-    SLI_TRY_OR_FAIL(sli_pipe_group_check(group, sl_group_all_gather(group->group, values, all,
-                                                                    count, SL_I64, NULL)));
+    SL_TRY_OR_FAIL(sli_pipe_group_check(group, sl_group_all_gather(group->group, values, all, count,
+                                                                   SL_I64, NULL)));
     for (int r = 1; r < group->size; r++)
         for (int i = 0; i < count; i++)
             if (all[r * count + i] != all[i])
-                SLI_TRY_OR_FAIL(
+                SL_TRY_OR_FAIL(
                     sl_error(SL_ERR_INVALID,
                              "sl_pipe_create: all ranks of the group need the same pipe, but rank "
                              "%d has another %s than rank 0",
