@@ -56,8 +56,9 @@ typedef enum sli_activation {
  * `preactivation` [m, n] with row distance ldc; apply `activation`; apply `dropout` (columns n). */
 typedef struct sli_gemm {
     bool transpose_a, transpose_b;
-    bool bf16; /* a and b are */
-    bool tf32; /* only on a device with has_tf32; never together with bf16 */
+    bool bf16;       /* a and b are */
+    bool tf32;       /* only on a device with has_tf32; never together with bf16 */
+    bool is_forward; /* heeds the device's batch_invariant; never together with transpose_a */
     int64_t m, n, k;
     const void *a;
     int64_t lda;

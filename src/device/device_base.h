@@ -110,7 +110,7 @@ struct sl_device {
     bool has_tf32;
     bool stores_bf16;
     bool has_batch_invariance; /* `gemm` and `attention` heed batch_invariant */
-    /* A row's result in `gemm` without transpose_a, and a query's in `attention`, may not depend on
+    /* A row's result in `gemm` with is_forward, and a query's in `attention`, may not depend on
      * the other rows, nor on the number of keys behind those that a query sees. */
     bool batch_invariant;
     int threads;

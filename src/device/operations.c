@@ -131,6 +131,8 @@ sl_status sli_device_gemm(sl_device *device, const sli_gemm *a)
     check_given(&c, "c", a->c);
     if (a->c_bf16)
         check_matrix(&c, "c", NULL, a->c_bf16);
+    if (a->is_forward && a->transpose_a)
+        refuse_arguments(&c, "no transpose_a with is_forward");
     if (a->c_bf16 && a->beta != 0)
         refuse_arguments(&c, "a beta of 0 where the result is bf16");
     check_at_least(&c, "ldc", a->n, a->ldc);

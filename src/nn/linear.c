@@ -52,6 +52,7 @@ sl_status sli_linear_product(const sli_linear *linear, const sl_tensor *in, floa
         .transpose_b = !linear->is_conv1d,
         .bf16 = linear->weight->bf16,
         .tf32 = linear->weight->tf32,
+        .is_forward = true,
         .m = sl_tensor_rows(in),
         .n = linear->out,
         .k = linear->in,

@@ -292,6 +292,7 @@ static sl_status compute_logits(const sli_split_head *part, const head_block *bl
     SL_TRY(sli_device_gemm(sl_tensor_device(in),
                            &(sli_gemm){.transpose_b = true,
                                        .bf16 = is_bf16(part),
+                                       .is_forward = true,
                                        .m = rows,
                                        .n = block->classes,
                                        .k = part->width,

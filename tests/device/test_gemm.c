@@ -250,6 +250,88 @@ static void widened_product_has_room_for_panels_alone(void **state)
     free(b);
 }
 
+/* ---- Heights ------------------------------------------------------------------------------ */
+
+enum { HEIGHT_ROWS = 30, HEIGHT_COLUMNS = 64, HEIGHT_INNER = 96, HEIGHT_GAP = 3 };
+
+/* A product of small numbers, in f32 or bf16. */
+static void multiply_numbers(sl_device *device, bool bf16, bool is_forward, float *c)
+{
+    enum { A = HEIGHT_ROWS * (HEIGHT_INNER + HEIGHT_GAP), B = HEIGHT_INNER * HEIGHT_COLUMNS };
+    static float a[A], b[B];
+    sli_gemm gemm = {.transpose_b = true,
+                     .bf16 = bf16,
+                     .is_forward = is_forward,
+                     .m = HEIGHT_ROWS,
+                     .n = HEIGHT_COLUMNS,
+                     .k = HEIGHT_INNER,
+                     .a = a,
+                     .lda = HEIGHT_INNER + HEIGHT_GAP,
+                     .b = b,
+                     .ldb = HEIGHT_INNER,
+                     .c = c,
+                     .ldc = HEIGHT_COLUMNS};
+    for (int i = 0; i < A || i < B; i++) {
+        float value = (float)(i % 19 - 9) / 8;
+        float *matrices[] = {i < A ? a : NULL, i < B ? b : NULL};
+        for (int j = 0; j < 2; j++)
+            if (matrices[j] && bf16)
+                ((uint16_t *)(void *)matrices[j])[i] = sli_bf16_from_f32(value);
+            else if (matrices[j])
+                matrices[j][i] = value;
+    }
+    check_ok(sli_device_gemm(device, &gemm));
+}
+
+/* The sums are exact, so any way to multiply has the same. */
+static void copied_panels_are_multiplied_as_any(void **state)
+{
+    (void)state;
+    for (int widens = 0; widens < 2; widens++)
+        for (int bf16 = 0; bf16 < 2; bf16++) {
+            static float plain[HEIGHT_ROWS * HEIGHT_COLUMNS], copied[HEIGHT_ROWS * HEIGHT_COLUMNS];
+            SCOPED(sl_device) *device = create_cpu(NULL);
+            device->has_bf16 &= !widens;
+            check_ok(sl_device_set_batch_invariant(device, true));
+            multiply_numbers(device, bf16, true, plain);
+            sli_heights *heights = &sli_cpu(device)->heights;
+            assert_true(heights->next > 0);
+            for (int i = 0; i < heights->next; i++)
+                heights->entries[i].height = (sli_height){heights->entries[i].rows, true};
+            multiply_numbers(device, bf16, true, copied);
+            assert_memory_equal(copied, plain, sizeof plain);
+        }
+}
+
+static void product_of_backward_has_no_trials(void **state)
+{
+    (void)state;
+    static float c[HEIGHT_ROWS * HEIGHT_COLUMNS];
+    SCOPED(sl_device) *device = create_cpu(NULL);
+    check_ok(sl_device_set_batch_invariant(device, true));
+    multiply_numbers(device, false, false, c);
+    assert_int_equal(sli_cpu(device)->heights.next, 0);
+    multiply_numbers(device, false, true, c);
+    assert_true(sli_cpu(device)->heights.next > 0);
+}
+
+/* The device has what a product without trials leaves. */
+static void trials_keep_no_memory(void **state)
+{
+    (void)state;
+    static float c[HEIGHT_ROWS * HEIGHT_COLUMNS];
+    SCOPED(sl_device) *device = create_cpu(NULL);
+    sl_memory_stats tried, known;
+    check_ok(sl_device_set_batch_invariant(device, true));
+    multiply_numbers(device, false, true, c);
+    sl_device_memory(device, &tried);
+    sli_device_empty_cache(device);
+    multiply_numbers(device, false, true, c);
+    sl_device_memory(device, &known);
+    assert_int_equal(tried.current_total_bytes, 0);
+    assert_int_equal(tried.reserved_bytes, known.reserved_bytes);
+}
+
 int gemm_tests(void)
 {
     const struct CMUnitTest tests[] = {
@@ -257,6 +339,9 @@ int gemm_tests(void)
         cmocka_unit_test(widened_product_is_that_of_f32),
         cmocka_unit_test(widened_product_has_room_for_panels_alone),
         cmocka_unit_test(product_of_bf16_has_no_room_for_a_panel_of_f32),
+        cmocka_unit_test(copied_panels_are_multiplied_as_any),
+        cmocka_unit_test(product_of_backward_has_no_trials),
+        cmocka_unit_test(trials_keep_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -320,13 +320,15 @@ static void sizes_and_rates_out_of_range_are_refused(void **state)
                                         "gemm: ldc must be at least 2, got 1",
                                         "gemm: expected a beta of 0 or 1",
                                         "gemm: expected a dropout probability from 0 to 1",
-                                        "gemm: rows_per_sample must be at least 1, got 0"};
-    for (int i = 0; i < 6; i++) {
+                                        "gemm: rows_per_sample must be at least 1, got 0",
+                                        "gemm: expected no transpose_a with is_forward"};
+    for (int i = 0; i < 7; i++) {
         sli_gemm bad = fine;
         bad.m = i == 0 ? -1 : 2;
         bad.k = i == 1 ? 3 : 2;
         bad.ldc = i == 2 ? 1 : 2;
         bad.beta = i == 3 ? 0.5f : 0;
+        bad.is_forward = bad.transpose_a = i == 6;
         bad.dropout.p = i == 4 ? NAN : i == 5 ? 0.5f : 0;
         check_error(sli_device_gemm(all->families[0].members[0], &bad), SL_ERR_INVALID, texts[i]);
     }

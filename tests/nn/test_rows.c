@@ -261,6 +261,7 @@ static void check_product(sl_device *device, unsigned *state)
     assert_true(c && part);
     sli_gemm gemm = {.transpose_b = transposed,
                      .bf16 = bf16,
+                     .is_forward = true,
                      .m = m,
                      .n = n,
                      .k = k,
@@ -273,8 +274,15 @@ static void check_product(sl_device *device, unsigned *state)
                      .ldc = n,
                      .activation = (sli_activation)test_draw(state, 0, 3)};
     check_ok(sli_device_gemm(device, &gemm));
+    size_t element = bf16 ? sizeof(uint16_t) : sizeof(float);
+    FREED char *dense = malloc((size_t)(rows * k) * element);
+    assert_non_null(dense);
+    for (int64_t i = 0; i < rows; i++)
+        memcpy(dense + (size_t)(i * k) * element,
+               (const char *)a + (size_t)((first + i) * lda) * element, (size_t)k * element);
     gemm.m = rows;
-    gemm.a = (const char *)gemm.a + first * lda * (bf16 ? 2 : 4);
+    gemm.a = dense;
+    gemm.lda = k;
     gemm.c = part;
     check_ok(sli_device_gemm(device, &gemm));
     assert_memory_equal(part, c + first * n, (size_t)(rows * n) * sizeof *part);

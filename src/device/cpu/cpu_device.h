@@ -60,6 +60,7 @@ sl_status sli_cpu_device_create(const sli_cpu_options *options, sl_device **out)
 sl_status sli_cpu_devices_create(const sli_device_request *request, sli_cores *found,
                                  sl_device **out, bool *shared);
 
+/* Locks are taken in the order matmul's, heights', scratch_lock, the memory cache's. */
 typedef struct sli_cpu_device {
     sl_device base;
     sli_pool *pool;

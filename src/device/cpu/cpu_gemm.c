@@ -17,7 +17,8 @@
  *
  * Where a row's bits may not depend on the other rows, columns are cut by n and k alone, and a
  * panel is multiplied with a height that gives each of its rows the bits of any other (heights.h);
- * where that is more than its rows, rows of zeros are added to a copy of them. */
+ * where that is more than its rows, rows of zeros are added to a copy of them. The distance of rows
+ * decides nothing. */
 #include "device/cpu/cpu_gemm.h"
 
 /* The size of panels, unless that makes fewer than `fewest`; then down to the least size. */
@@ -57,7 +58,7 @@ static sli_ranges divide_dimension(int64_t total, int64_t most, int64_t least, i
 void sli_gemm_multiply_own_rows(sli_gemm_job *job)
 {
     for (int i = 0; i < 4; i++)
-        job->heights[i / 2][i % 2] = sli_end_range(&job->rows, i / 2).count;
+        job->heights[i / 2][i % 2] = (sli_height){sli_end_range(&job->rows, i / 2).count, false};
 }
 
 /* As choose_panels below, by n and k alone, and rows in multiples of the height that panels of few
@@ -65,9 +66,10 @@ void sli_gemm_multiply_own_rows(sli_gemm_job *job)
 static void choose_invariant_panels(sli_gemm_job *job, const panel_rule *rule)
 {
     const sli_gemm *g = job->gemm;
-    int64_t fewest = g->n * g->k < least_work / SLI_HEIGHT ? 1 : rule->fewest;
+    int64_t fewest = g->n * g->k < least_work / SLI_REFERENCE_ROWS ? 1 : rule->fewest;
     job->columns = divide_dimension(g->n, rule->columns, rule->least_columns, fewest, COLUMN_GRAIN);
-    job->rows = sli_ranges_near(g->m, rule->rows / SLI_HEIGHT * SLI_HEIGHT, SLI_HEIGHT);
+    job->rows = sli_ranges_near(g->m, rule->rows / SLI_REFERENCE_ROWS * SLI_REFERENCE_ROWS,
+                                SLI_REFERENCE_ROWS);
 }
 
 /* For example a^T b with m = n = 200 and k = 350: 1 x 1 panel of 512 x 528 would do, but with 14 M
@@ -102,29 +104,28 @@ static const panel_rule *sgemm_rule(const sli_gemm *g)
 static bool suits_matmul(const sli_gemm_job *job)
 {
     const sli_gemm *g = job->gemm;
-    return !g->transpose_a && g->transpose_b && g->beta == 0 && g->lda == g->k && g->ldb == g->k &&
+    return !g->transpose_a && g->transpose_b && g->beta == 0 && g->ldb == g->k &&
            (sli_gemm_is_invariant(job) ||
-            (g->m >= MATMUL_LEAST_ROWS && g->m * g->n * g->k >= least_work));
+            (g->lda == g->k && g->m >= MATMUL_LEAST_ROWS && g->m * g->n * g->k >= least_work));
 }
 
-/* An f32 panel is dense and apart from c; a bf16 panel lies within c, if it is not padded. */
-static sli_matmul_shape panel_shape(const sli_gemm_job *job, int64_t rows, int64_t columns,
-                                    bool padded)
+/* An f32 panel is dense and apart from c; a bf16 panel lies within c, if it is not copied. */
+static sli_matmul_shape panel_shape(const sli_gemm_job *job, sli_height height, int64_t columns)
 {
     const sli_gemm *g = job->gemm;
     return (sli_matmul_shape){
         .bf16 = sli_gemm_uses_bf16(job),
         .adds = g->beta != 0,
-        .m = rows,
+        .m = height.rows,
         .n = columns,
         .k = g->k,
-        .a_row = g->transpose_a ? 1
-                 : padded       ? g->k
-                                : g->lda,
+        .a_row = g->transpose_a     ? 1
+                 : height.is_copied ? g->k
+                                    : g->lda,
         .a_step = g->transpose_a ? g->lda : 1,
         .b_row = g->transpose_b ? 1 : g->ldb,
         .b_step = g->transpose_b ? g->ldb : 1,
-        .ldc = sli_gemm_uses_bf16(job) && !padded ? g->ldc : columns,
+        .ldc = sli_gemm_uses_bf16(job) && !height.is_copied ? g->ldc : columns,
     };
 }
 
@@ -134,27 +135,22 @@ static int64_t longest(const sli_ranges *ranges)
     return sli_larger(sli_end_range(ranges, 0).count, sli_end_range(ranges, 1).count);
 }
 
-static bool is_padded(const sli_gemm_job *job, int last_rows, int last_columns)
-{
-    return job->heights[last_rows][last_columns] > sli_end_range(&job->rows, last_rows).count;
-}
-
 void sli_gemm_set_floats(sli_gemm_job *job, int64_t scratch)
 {
     bool cuts = job->widens && !job->use_matmul;
     int64_t most = cuts ? sli_smaller(job->gemm->k, 2 * SLI_WIDE_STEP - 1) : job->gemm->k;
     int64_t height = 0;
-    bool pads = false;
+    bool copies = false;
     for (int i = 0; i < 4; i++) {
-        height = sli_larger(height, job->heights[i / 2][i % 2]);
-        pads |= is_padded(job, i / 2, i % 2);
+        height = sli_larger(height, job->heights[i / 2][i % 2].rows);
+        copies |= job->heights[i / 2][i % 2].is_copied;
     }
     job->copy_floats = 0;
-    if (job->widens || pads)
+    if (job->widens || copies)
         job->copy_floats += sli_aligned_floats(height * most);
     if (job->widens)
         job->copy_floats += sli_aligned_floats(longest(&job->columns) * most);
-    job->panel_floats = (job->use_matmul && !sli_gemm_uses_bf16(job)) || pads
+    job->panel_floats = (job->use_matmul && !sli_gemm_uses_bf16(job)) || copies
                             ? sli_aligned_floats(height * longest(&job->columns))
                             : 0;
     job->thread_floats = job->copy_floats + job->panel_floats + sli_aligned_floats(scratch);
@@ -165,10 +161,9 @@ sl_status sli_gemm_find_primitives(sli_gemm_job *job)
     int64_t scratch = 0;
     job->use_matmul = true;
     for (int i = 0; i < 4 && job->use_matmul; i++) {
-        int64_t rows = job->heights[i / 2][i % 2];
         const sli_matmul_primitive **size = &job->sizes[i / 2][i % 2];
-        sli_matmul_shape shape = panel_shape(job, rows, sli_end_range(&job->columns, i % 2).count,
-                                             is_padded(job, i / 2, i % 2));
+        sli_matmul_shape shape =
+            panel_shape(job, job->heights[i / 2][i % 2], sli_end_range(&job->columns, i % 2).count);
         SL_TRY(sli_matmul_find(job->cpu->matmul, &shape, size));
         job->use_matmul = *size != NULL;
         if (*size)

@@ -19,7 +19,7 @@ typedef struct sli_gemm_job {
     sli_ranges rows, columns;
     /* Of panels [is in the last rows][is in the last columns]: how many rows are multiplied, and
      * their primitives; else dnnl_sgemm. */
-    int64_t heights[2][2];
+    sli_height heights[2][2];
     bool use_matmul;
     const sli_matmul_primitive *sizes[2][2];
     /* [threads, thread_floats]: copies of panels of a and b, then a panel of c in f32, then the
@@ -31,7 +31,7 @@ typedef struct sli_gemm_job {
 
 static inline bool sli_gemm_is_invariant(const sli_gemm_job *job)
 {
-    return job->cpu->base.batch_invariant && !job->gemm->transpose_a && job->gemm->k > 0;
+    return job->cpu->base.batch_invariant && job->gemm->is_forward && job->gemm->k > 0;
 }
 
 /* Range 0, or the last one. */

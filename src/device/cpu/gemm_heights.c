@@ -9,8 +9,13 @@ typedef struct height_trials {
     sl_device *device;
     const sli_gemm_job *job;
     sli_pool_task panel;
-    int64_t columns;
-    uint32_t draw;
+    int64_t rows, columns;
+    float *in_c;  /* the panel in the job's c, where its content is not needed; else NULL */
+    void *memory; /* of all below; NULL until the first trial */
+    size_t bytes;
+    void *a, *b;
+    float *c;
+    float *expected; /* [draws, columns]: any row of the reference */
 } height_trials;
 
 /* Values that repeat after a number of elements that no row has. */
@@ -42,27 +47,64 @@ static void draw_rows(uint32_t state, bool bf16, int64_t rows, int64_t columns, 
         memcpy((char *)to + (size_t)(row * ld) * element, to, (size_t)columns * element);
 }
 
-/* The trials' product with `height` rows. *made: whether there is a way to multiply them. */
-static sl_status multiply_alike(const height_trials *trials, int64_t height, bool padded, float *a,
-                                const float *b, float *c, bool *made)
+/* Sums of few terms may have the same bits in another order: where columns are few, they are tried
+ * with several draws of a. */
+static int64_t count_draws(const height_trials *trials)
+{
+    enum { ELEMENTS = 256 };
+    return sli_divide_up(ELEMENTS, trials->columns);
+}
+
+/* Room for every height of a search. */
+static sl_status take_memory(height_trials *trials)
+{
+    const sli_gemm *g = trials->job->gemm;
+    int64_t most = trials->rows + SLI_REFERENCE_ROWS - 1, n = trials->columns;
+    int64_t of_a = sli_larger((trials->rows - 1) * g->lda, (most - 1) * g->k) + g->k;
+    int64_t of_b = g->transpose_b ? (n - 1) * g->ldb + g->k : (g->k - 1) * g->ldb + n;
+    int64_t of_c = sli_larger(trials->in_c ? 0 : (trials->rows - 1) * g->ldc, (most - 1) * n) + n;
+    size_t element = g->bf16 ? sizeof(uint16_t) : sizeof(float);
+    size_t bytes_a = (size_t)sli_aligned_floats(of_a) * element;
+    size_t bytes_b = (size_t)sli_aligned_floats(of_b) * element;
+    size_t bytes_c = (size_t)sli_aligned_floats(of_c) * sizeof(float);
+    trials->bytes = bytes_a + bytes_b + bytes_c + (size_t)(count_draws(trials) * n) * sizeof(float);
+    SL_TRY(
+        sli_device_allocate(trials->device, SL_MEMORY_WORKSPACE, trials->bytes, &trials->memory));
+    trials->a = trials->memory;
+    trials->b = (char *)trials->a + bytes_a;
+    trials->c = (float *)(void *)((char *)trials->b + bytes_b);
+    trials->expected = trials->c + bytes_c / sizeof(float);
+    draw_values(1, g->bf16, of_b, trials->b);
+    return SL_OK;
+}
+
+/* Memory that no plan has, so that none of it stays. */
+static void give_back(const height_trials *trials, void *memory, size_t bytes)
+{
+    sli_device_discard_counted(trials->device, trials->device, SL_MEMORY_WORKSPACE, memory, bytes);
+}
+
+/* The product of as many rows, to c. *made: whether there is a way to multiply them. */
+static sl_status multiply_alike(const height_trials *trials, int64_t draw, sli_height height,
+                                float *c, int64_t ldc, bool *made)
 {
     const sli_gemm *g = trials->job->gemm;
     sli_gemm product = {.transpose_b = g->transpose_b,
                         .bf16 = g->bf16,
-                        .m = height,
+                        .m = height.rows,
                         .n = trials->columns,
                         .k = g->k,
-                        .a = a,
-                        .lda = padded ? g->k : g->lda,
-                        .b = b,
+                        .a = trials->a,
+                        .lda = height.is_copied ? g->k : g->lda,
+                        .b = trials->b,
                         .ldb = g->ldb,
                         .beta = g->beta,
                         .c = c,
-                        .ldc = padded ? trials->columns : g->ldc};
+                        .ldc = ldc};
     sli_gemm_job job = {.cpu = trials->job->cpu,
                         .gemm = &product,
                         .widens = trials->job->widens,
-                        .rows = {height, height, 1},
+                        .rows = {product.m, product.m, 1},
                         .columns = {product.n, product.n, 1},
                         .use_matmul = trials->job->use_matmul};
     atomic_init(&job.code, 0);
@@ -73,15 +115,17 @@ static sl_status multiply_alike(const height_trials *trials, int64_t height, boo
     *made = job.use_matmul == trials->job->use_matmul;
     if (!*made)
         return SL_OK;
-    draw_rows(trials->draw, g->bf16, height, g->k, product.lda, a);
-    draw_rows(trials->draw, false, height, product.n, product.ldc, c);
+    uint32_t state = (uint32_t)draw + 2;
+    draw_rows(state, g->bf16, product.m, g->k, product.lda, trials->a);
+    if (g->beta != 0)
+        draw_rows(state, false, product.m, product.n, ldc, c);
     size_t bytes = (size_t)job.thread_floats * sizeof(float);
     void *workspace;
     SL_TRY(sli_device_allocate(trials->device, SL_MEMORY_WORKSPACE, bytes, &workspace));
     job.workspace = workspace;
     trials->panel(&job, 0, 0);
-    sli_device_release(trials->device, SL_MEMORY_WORKSPACE, workspace, bytes);
-    sli_sgemm_shape shape = {.m = height, .n = product.n, .k = g->k};
+    give_back(trials, workspace, bytes);
+    sli_sgemm_shape shape = {.m = product.m, .n = product.n, .k = g->k};
     return sli_sgemm_error("gemm", &shape, atomic_load(&job.code));
 }
 
@@ -93,70 +137,67 @@ static bool are_alike(int64_t rows, int64_t columns, const float *c, int64_t ldc
     return true;
 }
 
-static sl_status compare_heights(const height_trials *trials, bool padded, int64_t height, float *a,
-                                 float *b, float *reference, float *c, bool *passes)
+static sl_status try_height(void *context, sli_height height, bool *passes)
 {
-    const sli_gemm *g = trials->job->gemm;
-    int64_t n = trials->columns;
-    *passes = false;
-    draw_values(~trials->draw, g->bf16, g->transpose_b ? n * g->ldb : g->k * g->ldb, b);
-    SL_TRY(multiply_alike(trials, SLI_HEIGHT, true, a, b, reference, passes));
-    if (*passes)
-        SL_TRY(multiply_alike(trials, height, padded, a, b, c, passes));
-    *passes = *passes && are_alike(SLI_HEIGHT, n, reference, n, reference) &&
-              are_alike(height, n, c, padded ? n : g->ldc, reference);
+    height_trials *trials = context;
+    bool is_reference = !trials->memory;
+    int64_t n = trials->columns, ldc = height.is_copied ? n : trials->job->gemm->ldc;
+    if (is_reference)
+        SL_TRY(take_memory(trials));
+    float *c = !height.is_copied && trials->in_c ? trials->in_c : trials->c;
+    *passes = true;
+    for (int64_t draw = 0; draw < count_draws(trials) && *passes; draw++) {
+        float *expected = trials->expected + draw * n;
+        SL_TRY(multiply_alike(trials, draw, height, c, ldc, passes));
+        if (*passes && is_reference)
+            memcpy(expected, c, (size_t)n * sizeof *c);
+        *passes = *passes && are_alike(height.rows, n, c, ldc, expected);
+    }
     return SL_OK;
 }
 
-/* Few columns are tried again with other values, for two sums of few terms may have the same bits
- * in another order. */
-static sl_status try_height(void *context, int64_t rows, int64_t height, bool *passes)
+/* Of the panels in the last rows, or columns, or not. */
+static sl_status find_height(sl_device *device, sli_gemm_job *job, sli_pool_task panel,
+                             int last_rows, int last_columns)
 {
-    enum { ELEMENTS = 256 };
-    height_trials *trials = context;
-    const sli_gemm *g = trials->job->gemm;
-    int64_t of_a = sli_aligned_floats(sli_larger(height, SLI_HEIGHT) * g->lda);
-    int64_t of_b = sli_aligned_floats(g->transpose_b ? trials->columns * g->ldb : g->k * g->ldb);
-    int64_t of_reference = sli_aligned_floats(SLI_HEIGHT * trials->columns);
-    size_t bytes =
-        (size_t)(of_a + of_b + of_reference + sli_aligned_floats(height * g->ldc)) * sizeof(float);
-    void *memory;
-    SL_TRY(sli_device_allocate(trials->device, SL_MEMORY_WORKSPACE, bytes, &memory));
-    float *a = memory, *b = a + of_a, *reference = b + of_b, *c = reference + of_reference;
-    sl_status status = SL_OK;
-    *passes = true;
-    for (int64_t made = 0; made < ELEMENTS && *passes && status == SL_OK; made += trials->columns) {
-        trials->draw++;
-        status = compare_heights(trials, height > rows, height, a, b, reference, c, passes);
-    }
-    sli_device_release(trials->device, SL_MEMORY_WORKSPACE, memory, bytes);
+    const sli_gemm *g = job->gemm;
+    sli_range rows = sli_end_range(&job->rows, last_rows);
+    sli_range columns = sli_end_range(&job->columns, last_columns);
+    height_trials trials = {.device = device,
+                            .job = job,
+                            .panel = panel,
+                            .rows = rows.count,
+                            .columns = columns.count,
+                            .in_c =
+                                g->beta == 0 ? g->c + rows.first * g->ldc + columns.first : NULL};
+    sli_height_shape shape = {.n = columns.count,
+                              .k = g->k,
+                              .lda = g->lda,
+                              .ldb = g->ldb,
+                              .ldc = g->ldc,
+                              .kind = g->transpose_b | g->bf16 << 1 | job->widens << 2 |
+                                      job->use_matmul << 3 | (g->beta != 0) << 4};
+    sl_status status = sli_heights_find(&job->cpu->heights, &shape, rows.count, try_height, &trials,
+                                        &job->heights[last_rows][last_columns]);
+    give_back(&trials, trials.memory, trials.bytes);
     return status;
 }
 
 sl_status sli_gemm_find_heights(sl_device *device, sli_gemm_job *job, sli_pool_task panel)
 {
-    const sli_gemm *g = job->gemm;
-    int64_t most = sli_gemm_is_invariant(job) ? 0 : g->m;
-    while (most < g->m) {
-        most = g->m;
+    bool is_cut = false;
+    if (!sli_gemm_is_invariant(job))
+        return SL_OK;
+    do {
+        int64_t most = job->rows.size;
         for (int i = 0; i < 4; i++) {
-            int64_t rows = sli_end_range(&job->rows, i / 2).count;
-            int64_t *height = &job->heights[i / 2][i % 2];
-            height_trials trials = {device, job, panel, sli_end_range(&job->columns, i % 2).count,
-                                    .draw = 0};
-            sli_height_shape shape = {.n = trials.columns,
-                                      .k = g->k,
-                                      .lda = g->lda,
-                                      .ldb = g->ldb,
-                                      .ldc = g->ldc,
-                                      .kind = g->transpose_b | g->bf16 << 1 | job->widens << 2 |
-                                              job->use_matmul << 3 | (g->beta != 0) << 4};
-            SL_TRY(sli_heights_find(&job->cpu->heights, &shape, rows, try_height, &trials, height));
-            if (*height < rows)
-                most = sli_smaller(most, *height);
+            SL_TRY(find_height(device, job, panel, i / 2, i % 2));
+            if (job->heights[i / 2][i % 2].rows < sli_end_range(&job->rows, i / 2).count)
+                most = sli_smaller(most, job->heights[i / 2][i % 2].rows);
         }
-        if (most < g->m)
-            job->rows = sli_ranges_of(g->m, most);
-    }
+        is_cut = most < job->rows.size;
+        if (is_cut)
+            job->rows = sli_ranges_of(job->gemm->m, most);
+    } while (is_cut);
     return SL_OK;
 }

@@ -24,12 +24,12 @@ static bool has_epilogue(const sli_gemm *g)
 }
 
 /* `height` rows and `columns` of a or b, with the distance of rows from and to *ld; rows beyond
- * `rows` are zeros. Where they are widened or padded, they go to *room, which moves on. */
+ * `rows` are zeros. Where they are widened or copied, they go to *room, which moves on. */
 static const float *panel_of(const sli_gemm_job *job, const void *matrix, int64_t *ld,
-                             sli_range rows, sli_range columns, int64_t height, float **room)
+                             sli_range rows, sli_range columns, sli_height height, float **room)
 {
     int64_t first = rows.first * *ld + columns.first;
-    if (!job->widens && height == rows.count)
+    if (!job->widens && !height.is_copied)
         return (const float *)matrix + first;
     float *to = *room;
     for (int64_t row = 0; row < rows.count; row++) {
@@ -43,18 +43,23 @@ static const float *panel_of(const sli_gemm_job *job, const void *matrix, int64_
             memcpy(convert.to, (const float *)matrix + begin, (size_t)columns.count * sizeof *to);
     }
     memset(to + rows.count * columns.count, 0,
-           (size_t)((height - rows.count) * columns.count) * sizeof *to);
-    *room += sli_aligned_floats(height * columns.count);
+           (size_t)((height.rows - rows.count) * columns.count) * sizeof *to);
+    *room += sli_aligned_floats(height.rows * columns.count);
     *ld = columns.count;
     return to;
 }
 
+static sli_height in_place(sli_range rows)
+{
+    return (sli_height){rows.count, false};
+}
+
 static const float *panel_of_a(const sli_gemm_job *job, sli_range rows, sli_range inner,
-                               int64_t height, int64_t *ld, float **room)
+                               sli_height height, int64_t *ld, float **room)
 {
     const sli_gemm *g = job->gemm;
     *ld = g->lda;
-    return g->transpose_a ? panel_of(job, g->a, ld, inner, rows, inner.count, room)
+    return g->transpose_a ? panel_of(job, g->a, ld, inner, rows, in_place(inner), room)
                           : panel_of(job, g->a, ld, rows, inner, height, room);
 }
 
@@ -63,23 +68,23 @@ static const float *panel_of_b(const sli_gemm_job *job, sli_range inner, sli_ran
 {
     const sli_gemm *g = job->gemm;
     *ld = g->ldb;
-    return g->transpose_b ? panel_of(job, g->b, ld, columns, inner, columns.count, room)
-                          : panel_of(job, g->b, ld, inner, columns, inner.count, room);
+    return g->transpose_b ? panel_of(job, g->b, ld, columns, inner, in_place(columns), room)
+                          : panel_of(job, g->b, ld, inner, columns, in_place(inner), room);
 }
 
 /* One panel of c. */
 typedef struct c_panel {
     sli_range rows, columns;
-    int64_t height;
+    sli_height height;
     const sli_matmul_primitive *size;
-    float *c; /* in c, or a padded one's own memory */
+    float *c; /* in c, or a copied one's own memory */
     int64_t ldc;
     float *room;  /* for copies of a and b */
     float *apart; /* for a panel of c */
     float *scratch;
 } c_panel;
 
-/* A padded panel of c has what it adds to. */
+/* A copied panel of c has what it adds to. */
 static c_panel find_panel(const sli_gemm_job *job, int64_t index, int thread)
 {
     const sli_gemm *g = job->gemm;
@@ -96,10 +101,10 @@ static c_panel find_panel(const sli_gemm_job *job, int64_t index, int thread)
     p.room = job->workspace + thread * job->thread_floats;
     p.apart = p.room + job->copy_floats;
     p.scratch = p.apart + job->panel_floats;
-    if (p.height == p.rows.count)
+    if (!p.height.is_copied)
         return p;
     size_t bytes = (size_t)p.columns.count * sizeof(float);
-    memset(p.apart, 0, (size_t)p.height * bytes);
+    memset(p.apart, 0, (size_t)p.height.rows * bytes);
     for (int64_t i = 0; g->beta != 0 && i < p.rows.count; i++)
         memcpy(p.apart + i * p.columns.count, p.c + i * g->ldc, bytes);
     p.c = p.apart;
@@ -125,7 +130,8 @@ void sli_sgemm_panel(void *argument, int64_t index, int thread)
         inner = (sli_range){inner.first + inner.count,
                             sli_gemm_wide_count(job, inner.first + inner.count)};
         sli_sgemm_shape shape = {
-            g->transpose_a, g->transpose_b, p.height, p.columns.count, inner.count, 0, 0, p.ldc};
+            g->transpose_a, g->transpose_b, p.height.rows, p.columns.count, inner.count, 0, 0,
+            p.ldc};
         float *room = p.room;
         const float *a = panel_of_a(job, p.rows, inner, p.height, &shape.lda, &room);
         const float *b = panel_of_b(job, inner, p.columns, &shape.ldb, &room);
@@ -150,14 +156,15 @@ void sli_matmul_panel(void *argument, int64_t index, int thread)
 }
 
 /* The panel's rows of a bf16 matrix a, in `room` with rows of zeros behind them. */
-static const uint16_t *pad_bf16(const sli_gemm *g, const c_panel *p)
+static const uint16_t *copy_bf16(const sli_gemm *g, const c_panel *p)
 {
     assert(p->room);
     uint16_t *to = (uint16_t *)(void *)p->room;
     for (int64_t row = 0; row < p->rows.count; row++)
         memcpy(to + row * g->k, (const uint16_t *)g->a + (p->rows.first + row) * g->lda,
                (size_t)g->k * sizeof *to);
-    memset(to + p->rows.count * g->k, 0, (size_t)((p->height - p->rows.count) * g->k) * sizeof *to);
+    memset(to + p->rows.count * g->k, 0,
+           (size_t)((p->height.rows - p->rows.count) * g->k) * sizeof *to);
     return to;
 }
 
@@ -166,8 +173,8 @@ void sli_bf16_panel(void *argument, int64_t index, int thread)
     sli_gemm_job *job = argument;
     const sli_gemm *g = job->gemm;
     c_panel p = find_panel(job, index, thread);
-    const uint16_t *a = p.height > p.rows.count
-                            ? pad_bf16(g, &p)
+    const uint16_t *a = p.height.is_copied
+                            ? copy_bf16(g, &p)
                             : (const uint16_t *)g->a + p.rows.first * (g->transpose_a ? 1 : g->lda);
     const uint16_t *b = (const uint16_t *)g->b + p.columns.first * (g->transpose_b ? g->ldb : 1);
     store_error(job, sli_matmul_run(job->cpu->matmul, p.size, thread, a, b, p.c, p.scratch));

@@ -16,7 +16,7 @@ void sli_heights_clear(sli_heights *heights)
 static const sli_height_entry *find_entry(const sli_heights *heights, const sli_height_shape *shape,
                                           int64_t rows)
 {
-    for (int i = 0; i < SLI_HEIGHTS; i++) {
+    for (int i = 0; i < SLI_HEIGHT_ENTRIES; i++) {
         const sli_height_entry *entry = &heights->entries[i];
         if (entry->rows == rows && memcmp(&entry->shape, shape, sizeof *shape) == 0)
             return entry;
@@ -24,23 +24,26 @@ static const sli_height_entry *find_entry(const sli_heights *heights, const sli_
     return NULL;
 }
 
-static sl_status search(int64_t rows, sli_height_trial trial, void *context, int64_t *out)
+static sl_status search(int64_t rows, sli_height_trial trial, void *context, sli_height *out)
 {
+    const sli_height reference = {SLI_REFERENCE_ROWS, true};
     bool passes;
-    *out = 1;
-    SL_TRY(trial(context, SLI_HEIGHT, SLI_HEIGHT, &passes));
-    for (int64_t height = rows; passes && height < rows + SLI_HEIGHT; height++) {
-        bool suits;
-        SL_TRY(trial(context, rows, height, &suits));
-        *out = suits ? height : SLI_HEIGHT;
-        if (suits)
-            break;
+    *out = (sli_height){1, false};
+    SL_TRY(trial(context, reference, &passes));
+    if (!passes)
+        return SL_OK;
+    for (int64_t more = 0; more < SLI_REFERENCE_ROWS; more++) {
+        *out = (sli_height){rows + more, more > 0};
+        SL_TRY(trial(context, *out, &passes));
+        if (passes)
+            return SL_OK;
     }
+    *out = reference;
     return SL_OK;
 }
 
 sl_status sli_heights_find(sli_heights *heights, const sli_height_shape *shape, int64_t rows,
-                           sli_height_trial trial, void *context, int64_t *out)
+                           sli_height_trial trial, void *context, sli_height *out)
 {
     sl_status status = SL_OK;
     pthread_mutex_lock(&heights->lock);
@@ -51,7 +54,7 @@ sl_status sli_heights_find(sli_heights *heights, const sli_height_shape *shape, 
         SL_TRY_OR_FAIL(search(rows, trial, context, out));
     if (!known) {
         heights->entries[heights->next] = (sli_height_entry){*shape, rows, *out};
-        heights->next = (heights->next + 1) % SLI_HEIGHTS;
+        heights->next = (heights->next + 1) % SLI_HEIGHT_ENTRIES;
     }
 fail:
     pthread_mutex_unlock(&heights->lock);
