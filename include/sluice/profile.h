@@ -23,6 +23,8 @@ typedef struct sl_module_profile {
     double output_bytes;    /* of the tensor that the module gives to the next one */
 } sl_module_profile;
 
+enum { SL_PROFILE_ROUNDS = 5 };
+
 typedef struct sl_profile_options {
     sl_module *model;       /* a sequential with parameters in no parameter set; borrowed */
     sl_loss *loss;          /* borrowed; NULL: the last module has no loss behind it */
@@ -32,7 +34,7 @@ typedef struct sl_profile_options {
     int input_count;
     const sl_tensor *targets; /* [N, ...] with a loss; borrowed */
     sl_precision precision;   /* of the modules' products */
-    int rounds;               /* after a first one, which is not timed; 0: 5 */
+    int rounds;               /* after a first one, which is not timed; 0: SL_PROFILE_ROUNDS */
 } sl_profile_options;
 
 /* The medians of the rounds' times into profiles[0 ... modules - 1]. A round runs forward twice,

@@ -13,7 +13,8 @@ enum { MODULES = 6 };
 typedef struct made_machine {
     double seconds_of_row[MODULES];
     double reduce_seconds, reduce_per_byte;
-    int timed; /* calls of time_modules */
+    sl_status refusal; /* of time_modules; 0: it times */
+    int timed;         /* calls of time_modules */
     int64_t most_rows;
 } made_machine;
 
@@ -21,6 +22,8 @@ static sl_status time_modules(void *context, int devices, int64_t rows, sl_modul
 {
     made_machine *made = context;
     made->timed++;
+    if (made->refusal != SL_OK)
+        return sl_error(made->refusal, "nothing is timed");
     made->most_rows = rows > made->most_rows ? rows : made->most_rows;
     for (int i = 0; i < MODULES; i++) {
         double unit = (double)rows * made->seconds_of_row[i] / (devices == 1 ? 1.6 : 1);

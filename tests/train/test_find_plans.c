@@ -78,12 +78,73 @@ static void one_stage_helps_a_pipeline_of_one_heavy_module(void **state)
     assert_float_equal(helps.gain[SL_HELP_FEWER], 1.6, 1e-9);
 }
 
+/* A balance that is given is one of as many stages as the run has. */
+static void one_stage_helps_where_the_balance_is_given(void **state)
+{
+    sl_train_options run = options_of_model();
+    made_machine made = {.seconds_of_row = {0, 0, 0, 0, 0, 6}};
+    sl_found_plan plans[SL_PLANS_FOUND];
+    sl_plan_helps helps;
+    sli_machine machine = machine_of(&made);
+    machine.sharing = SLI_SHARING_NEVER;
+    run.replicas = 1;
+    run.pipeline_ranks = 2;
+    run.balance_kind = SL_BALANCE_EXPLICIT;
+    run.balance_count = 2;
+    run.balance[0] = MODULES - 1;
+    run.balance[1] = 1;
+    find_help(&machine, &run, SL_KEEP_REPLICAS | SL_KEEP_PIPELINE_RANKS | SL_KEEP_BALANCE, plans,
+              &helps);
+    assert_int_equal(plans[0].options.balance[0], MODULES - 1);
+    assert_float_equal(helps.gain[SL_HELP_FEWER], 1.6, 1e-9);
+}
+
+/* The ranks of a run of several processes, which has measured itself. */
+static void ranks_that_occupy_processes_are_not_fewer(void **state)
+{
+    sl_train_options run = options_of_model();
+    made_machine made = {.seconds_of_row = {0, 0, 0, 0, 0, 6}};
+    sl_found_plan plans[SL_PLANS_FOUND];
+    sl_plan_helps helps;
+    int count;
+    sli_machine machine = machine_of(&made);
+    const sl_run_measures measures = {.step_seconds = 1};
+    const sl_plan_search_options options = {.run = &run,
+                                            .measures = &measures,
+                                            .kept = SL_KEEP_REPLICAS | SL_KEEP_PIPELINE_RANKS};
+    machine.sharing = SLI_SHARING_NEVER;
+    run.replicas = 1;
+    run.pipeline_ranks = 2;
+    check_ok(sli_plan_search_machine(&options, &run, &machine, plans, &count));
+    check_ok(sli_plan_help_machine(&options, &run, &machine, &plans[0], &helps));
+    assert_float_equal(helps.gain[SL_HELP_FEWER], 0, 0);
+    assert_float_equal(helps.gain[SL_HELP_LINKS], 1, 1e-12);
+}
+
+static void error_of_a_search_for_help_is_passed_on(void **state)
+{
+    sl_train_options run = options_of_model();
+    made_machine made = {.seconds_of_row = {1, 1, 1, 1, 1, 1}};
+    sl_found_plan plans[SL_PLANS_FOUND];
+    sl_plan_helps helps;
+    int count;
+    sli_machine machine = machine_of(&made);
+    const sl_plan_search_options options = {.run = &run};
+    check_ok(sli_plan_search_machine(&options, &run, &machine, plans, &count));
+    made.refusal = SL_ERR_MEMORY;
+    check_error(sli_plan_help_machine(&options, &run, &machine, &plans[0], &helps), SL_ERR_MEMORY,
+                "nothing is timed");
+}
+
 int find_plans_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(links_help_an_exchange),
         cmocka_unit_test(memory_helps_where_the_fastest_layout_does_not_fit),
         cmocka_unit_test(one_stage_helps_a_pipeline_of_one_heavy_module),
+        cmocka_unit_test(one_stage_helps_where_the_balance_is_given),
+        cmocka_unit_test(ranks_that_occupy_processes_are_not_fewer),
+        cmocka_unit_test(error_of_a_search_for_help_is_passed_on),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,8 +2,11 @@
 #include "made_machine.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 /* A plan's own table takes as long as the search has said. */
 static void check_simulation(const sl_found_plan *plan)
@@ -273,6 +276,54 @@ static void update_is_timed_with_little_memory(void **state)
     sli_machine_close(&machine);
 }
 
+/* So much more address space than the process has. */
+static void limit_memory(size_t more)
+{
+    unsigned long long pages;
+    FILE *file = fopen("/proc/self/statm", "r");
+    if (!file || fscanf(file, "%llu", &pages) != 1)
+        _exit(2);
+    fclose(file);
+    rlim_t bytes = pages * (rlim_t)sysconf(_SC_PAGESIZE) + more;
+    setrlimit(RLIMIT_AS, &(struct rlimit){bytes, bytes});
+}
+
+/* Whether rows beyond those that fit the memory take as much time each. */
+static bool times_what_does_not_fit(const sl_train_options *run)
+{
+    enum { MANY = 1 << 16 };
+    sl_module_profile most[MODULES], many[MODULES];
+    sli_machine machine;
+    check_ok(sli_machine_open(run, 0, &machine));
+    check_ok(machine.time_modules(machine.context, 1, 1, most));
+    limit_memory(64 << 20);
+    check_ok(machine.time_modules(machine.context, 1, MANY, many));
+    int64_t rows = sli_machine_timed_rows(&machine, 1);
+    check_ok(machine.time_modules(machine.context, 1, rows, most));
+    double ratio = many[1].forward / most[1].forward;
+    sli_machine_close(&machine);
+    return rows < MANY && fabs(ratio / ((double)MANY / (double)rows) - 1) < 1e-9;
+}
+
+/* In a process of its own. A row's hidden layer takes 2 MiB, and hardly any time. */
+static void rows_that_do_not_fit_are_not_timed(void **state)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    print_message("skipped: a sanitizer's shadow memory takes more than any limit\n");
+    skip();
+#endif
+    int ended;
+    sl_train_options run = options_of_model();
+    run.model = (sl_model_options){
+        .ntokens = 50, .emsize = 4, .nhid = 1 << 16, .nhead = 2, .nlayers = 1, .context = 8};
+    pid_t child = fork();
+    if (child == 0)
+        _exit(times_what_does_not_fit(&run) ? 0 : 1);
+    assert_int_equal(waitpid(child, &ended, 0), child);
+    assert_true(WIFEXITED(ended));
+    assert_int_equal(WEXITSTATUS(ended), 0);
+}
+
 /* More than a machine has cores. */
 static void machine_times_hundreds_of_devices(void **state)
 {
@@ -346,6 +397,7 @@ int search_machine_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(update_is_timed_with_little_memory), /* before others raise the peak */
+        cmocka_unit_test(rows_that_do_not_fit_are_not_timed), /* before others start threads */
         cmocka_unit_test(best_plan_is_the_one_that_is_known),
         cmocka_unit_test(split_vocabulary_is_planned),
         cmocka_unit_test(split_vocabulary_of_a_frozen_head_is_never_planned),

@@ -92,7 +92,9 @@ typedef enum sl_plan_help {
 
 typedef struct sl_plan_helps {
     double gain[SL_PLAN_HELPS]; /* how many times as many tokens a day, of a cluster with its
-                                   failures; 0: there is no such layout that fits */
+                                   failures; 0: there is no such layout that fits, the ranks of
+                                   a run with measures are kept, or with twice the memory not even
+                                   one row fits this machine, to be timed */
     bool is_of_shape; /* links and memory: so many times at least, as the search, which has too many
                          layouts, was for the replicas and pipeline ranks of the first plan alone */
 } sl_plan_helps;

@@ -10,8 +10,6 @@
 
 #include <stdlib.h>
 
-enum { DEFAULT_ROUNDS = 5 };
-
 typedef struct profiler {
     const sl_profile_options *options;
     sl_module_profile *profiles;
@@ -295,7 +293,7 @@ static sl_status profile_module(profiler *p, int index)
     const sl_profile_options *options = p->options;
     sl_parameter_set *parameters = NULL;
     sl_tensor *out = NULL;
-    int rounds = options->rounds > 0 ? options->rounds : DEFAULT_ROUNDS;
+    int rounds = options->rounds > 0 ? options->rounds : SL_PROFILE_ROUNDS;
     sl_status status;
     SL_TRY_OR_FAIL(sli_module_for_each_tie(options->model, create_owner, &(tie_search){p, index}));
     SL_TRY_OR_FAIL(

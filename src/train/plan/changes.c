@@ -53,10 +53,8 @@ static sl_status search_one(const sl_train_options *run, unsigned open, const sl
     if (!open_run(run, open, &opened))
         return SL_OK;
     unsigned kept = all_kept & ~(open == SL_KEEP_PIPELINE_RANKS ? SL_KEEP_BALANCE : open);
-    sl_status status =
-        sli_plan_search_machine(&(sl_plan_search_options){.run = &opened, .kept = kept}, &opened,
-                                machine, plans, count);
-    return sli_plan_is_impossible(status) || status == SL_ERR_MEMORY ? SL_OK : status;
+    return sli_plan_search_if_any(&(sl_plan_search_options){.run = &opened, .kept = kept}, &opened,
+                                  machine, plans, count);
 }
 
 /* A plan's list of devices is in the plan itself, or the run's. */

@@ -21,11 +21,18 @@ static sl_status find_gain(const sl_plan_search_options *options, const sl_train
     *gain = 0;
     if (!plans)
         return sli_no_memory(NULL, "plans");
-    sl_status status = sli_plan_search_machine(options, run, machine, plans, &count);
-    if (status == SL_OK)
+    sl_status status = sli_plan_search_if_any(options, run, machine, plans, &count);
+    if (status == SL_OK && count > 0)
         *gain = first->costs.seconds / plans[0].costs.seconds;
     free(plans);
-    return sli_plan_is_impossible(status) || status == SL_ERR_MEMORY ? SL_OK : status;
+    return status;
+}
+
+/* Ranks of several processes occupy them: the measures of such a run keep their number. */
+static bool can_have_fewer(const sl_plan_search_options *options, const sl_found_plan *first)
+{
+    return first->options.pipeline_ranks > 1 &&
+           !(options->measures && (options->kept & SL_KEEP_PIPELINE_RANKS));
 }
 
 static sl_status try_fewer(const sl_plan_search_options *options, const sl_train_options *run,
@@ -33,8 +40,11 @@ static sl_status try_fewer(const sl_plan_search_options *options, const sl_train
 {
     sl_plan_search_options search = *options;
     sl_train_options fewer = *run;
-    if (first->options.pipeline_ranks == 1)
+    *gain = 0;
+    if (!can_have_fewer(options, first))
         return SL_OK;
+    search.kept &= ~(unsigned)SL_KEEP_BALANCE; /* which is one of as many stages */
+    fewer.balance_kind = SL_BALANCE_AUTO;
     search.kept |= SL_KEEP_REPLICAS | SL_KEEP_PIPELINE_RANKS | SL_KEEP_CHUNKS | SL_KEEP_RECOMPUTE |
                    SL_KEEP_ZERO;
     fewer.replicas = first->options.replicas;
@@ -49,6 +59,14 @@ static sl_status try_fewer(const sl_plan_search_options *options, const sl_train
     return find_gain(&search, &fewer, machine, first, gain);
 }
 
+/* Of a layout that needs more than there is, not even one row may fit to be timed. */
+static sl_status try_memory(const sl_plan_search_options *options, const sl_train_options *run,
+                            const sli_machine *machine, const sl_found_plan *first, double *gain)
+{
+    sl_status status = find_gain(options, run, machine, first, gain);
+    return status == SL_ERR_MEMORY ? SL_OK : status;
+}
+
 sl_status sli_plan_help_machine(const sl_plan_search_options *options, const sl_train_options *run,
                                 const sli_machine *machine, const sl_found_plan *first,
                                 sl_plan_helps *out)
@@ -61,7 +79,7 @@ sl_status sli_plan_help_machine(const sl_plan_search_options *options, const sl_
     SL_TRY(find_gain(options, run, &changed, first, &out->gain[SL_HELP_LINKS]));
     changed.links_factor = machine->links_factor;
     changed.host_bytes *= 2;
-    return find_gain(options, run, &changed, first, &out->gain[SL_HELP_MEMORY]);
+    return try_memory(options, run, &changed, first, &out->gain[SL_HELP_MEMORY]);
 }
 
 /* ---- A profile, or measures ------------------------------------------------------------------ */
@@ -106,19 +124,28 @@ static sl_status read_data(const sl_plan_search_options *options, sl_train_optio
     return SL_OK;
 }
 
-/* A training loads what the profile has loaded: the libraries' code for products. */
-static void add_loaded(int64_t bytes, sl_found_plan *plans, int count)
+/* A training loads what a profile loads, the libraries' code for products: with it, other layouts
+ * may fit. What was timed is not timed again. */
+static sl_status search_with_code(const sl_plan_search_options *options,
+                                  const sl_train_options *run, sli_machine *machine,
+                                  sl_found_plan *plans, int *count)
 {
-    for (int i = 0; i < count && bytes > 0; i++)
-        plans[i].memory_bytes += bytes;
+    const uint64_t before = sli_resident_files();
+    SL_TRY(sli_plan_search_machine(options, run, machine, plans, count));
+    const uint64_t after = sli_resident_files();
+    if (after <= before)
+        return SL_OK;
+    machine->process_bytes += (int64_t)(after - before);
+    return sli_plan_search_machine(options, run, machine, plans, count);
 }
 
 /* The plans, and what would help the first of them. */
 static sl_status search_and_help(const sl_plan_search_options *options, const sl_train_options *run,
-                                 const sli_machine *machine, sl_found_plan *plans, int *count,
+                                 sli_machine *machine, sl_found_plan *plans, int *count,
                                  sl_plan_helps *helps)
 {
-    SL_TRY(sli_plan_search_machine(options, run, machine, plans, count));
+    SL_TRY(options->measures ? sli_plan_search_machine(options, run, machine, plans, count)
+                             : search_with_code(options, run, machine, plans, count));
     return helps ? sli_plan_help_machine(options, run, machine, &plans[0], helps) : SL_OK;
 }
 
@@ -133,12 +160,10 @@ static sl_status search_by_profile(const sl_plan_search_options *options, sl_fou
     SL_TRY(sli_train_options_check_values(&run));
     int64_t document_tokens, process_bytes;
     SL_TRY(read_data(options, &run, &document_tokens, &process_bytes));
-    const int64_t loaded = (int64_t)sli_resident_files();
     SL_TRY(sli_machine_open(&run, document_tokens, &machine));
     machine.host_bytes = sl_usable_memory();
     machine.process_bytes = process_bytes;
     sl_status status = search_and_help(options, &run, &machine, plans, count, helps);
-    add_loaded((int64_t)sli_resident_files() - loaded, plans, *count);
     sli_machine_close(&machine);
     return status;
 }

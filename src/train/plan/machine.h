@@ -40,16 +40,14 @@ typedef struct sli_machine {
 /* This one, for a run with these options (borrowed), whose model is completely described. Modules
  * are timed with random tokens, in documents of `document_tokens` (0: a row is one), on devices
  * that are open for that long: options->devices, or `cpu:0` and so on. Each number of devices is
- * timed once, with rows by powers of two as far as that takes about a second; what lies between is
- * interpolated, what lies beyond in proportion. */
+ * timed once, with rows by powers of two as far as that takes about a second and fits the memory;
+ * what lies between is interpolated, what lies beyond in proportion. */
 sl_status sli_machine_open(const sl_train_options *options, int64_t document_tokens,
                            sli_machine *out);
 void sli_machine_close(sli_machine *machine);
 
-/* Whether it takes more than about a second to time modules [modules] that take so long: the ladder
- * of a machine then ends. What else takes time, devices that are opened on a busy machine, does not
- * count. */
-bool sli_profile_is_long(const sl_module_profile *times, int modules);
+/* The most rows that a machine of sli_machine_open has timed with so many devices; 0: none. */
+int64_t sli_machine_timed_rows(const sli_machine *machine, int devices);
 
 /* A run that has measured itself, and its machine as far as its measures say: a search for it has
  * no more ranks or replicas than the run, and all measures are borrowed. To be closed also after an

@@ -32,22 +32,21 @@ typedef struct measured {
 
 /* ---- Measuring ------------------------------------------------------------------------------ */
 
-/* More rows than there is memory for end the ladder. */
+/* Up to the rows that the machine does not time any more. */
 static sl_status time_ladder(measured *m)
 {
-    bool is_long = false;
-    while (m->rungs < MOST_RUNGS && !is_long) {
+    const sli_machine *machine = &m->machine;
+    while (m->rungs < MOST_RUNGS) {
+        int64_t rows = (int64_t)1 << m->rungs;
         sl_module_profile *times = calloc((size_t)m->modules, sizeof *times);
         if (!times)
             return sli_no_memory(NULL, "the times of %d modules", m->modules);
-        sl_status status = m->machine.time_modules(m->machine.context, m->machine.cores,
-                                                   (int64_t)1 << m->rungs, times);
-        if (status != SL_OK) {
+        sl_status status = machine->time_modules(machine->context, machine->cores, rows, times);
+        if (status != SL_OK || sli_machine_timed_rows(machine, machine->cores) < rows) {
             free(times);
-            return status == SL_ERR_MEMORY && m->rungs > 0 ? SL_OK : status;
+            return status;
         }
         m->times[m->rungs++] = times;
-        is_long = sli_profile_is_long(times, m->modules);
     }
     return SL_OK;
 }

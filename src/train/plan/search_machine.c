@@ -398,33 +398,54 @@ static sl_status check_found(const machine_search *search, const sli_search *res
                     search->rows);
 }
 
-sl_status sli_plan_search_machine(const sl_plan_search_options *options,
-                                  const sl_train_options *run, const sli_machine *machine,
-                                  sl_found_plan *plans, int *count)
+/* First by counted operations, whether anything fits. */
+static sl_status find_layouts(machine_search *search, sli_search *results)
+{
+    search->is_counted = true;
+    SL_TRY(search_space(search, results));
+    search->is_counted = false;
+    if (results->count == 0)
+        return SL_OK;
+    results->count = 0; /* their length is one of operations */
+    return search_space(search, results);
+}
+
+/* Where nothing is found, *count is 0, which is an error where it is `refused`. */
+static sl_status search_machine(const sl_plan_search_options *options, const sl_train_options *run,
+                                const sli_machine *machine, bool refused, sl_found_plan *plans,
+                                int *count)
 {
     sli_found_layout found[SL_PLANS_FOUND];
     sl_module *model = NULL;
-    machine_search search = {.options = options,
-                             .run = run,
-                             .machine = machine,
-                             .is_counted = true};
+    machine_search search = {.options = options, .run = run, .machine = machine};
     sli_search results = {.host_bytes = run->force ? 0 : machine->host_bytes,
                           .wanted = SL_PLANS_FOUND,
                           .prefers_fewer_ranks = true, /* which pass no tensors on */
                           .found = found};
+    *count = 0;
     SL_TRY(count_rows(&search));
     SL_TRY(sl_transformer_lm_create(&run->model, &model));
     search.model = model;
     sl_status status;
-    SL_TRY_OR_FAIL(search_space(&search, &results));
-    SL_TRY_OR_FAIL(check_found(&search, &results));
-    search.is_counted = false;
-    results.count = 0; /* their length is one of operations */
-    SL_TRY_OR_FAIL(search_space(&search, &results));
-    SL_TRY_OR_FAIL(check_found(&search, &results));
-    for (*count = 0; *count < results.count; ++*count)
+    SL_TRY_OR_FAIL(find_layouts(&search, &results));
+    if (refused)
+        SL_TRY_OR_FAIL(check_found(&search, &results));
+    for (; *count < results.count; ++*count)
         SL_TRY_OR_FAIL(describe_found(&search, &found[*count], &plans[*count]));
 fail:
     sl_module_destroy(&model);
     return status;
+}
+
+sl_status sli_plan_search_machine(const sl_plan_search_options *options,
+                                  const sl_train_options *run, const sli_machine *machine,
+                                  sl_found_plan *plans, int *count)
+{
+    return search_machine(options, run, machine, true, plans, count);
+}
+
+sl_status sli_plan_search_if_any(const sl_plan_search_options *options, const sl_train_options *run,
+                                 const sli_machine *machine, sl_found_plan *plans, int *count)
+{
+    return search_machine(options, run, machine, false, plans, count);
 }

@@ -14,6 +14,10 @@ sl_status sli_plan_search_machine(const sl_plan_search_options *options,
                                   const sl_train_options *run, const sli_machine *machine,
                                   sl_found_plan *plans, int *count);
 
+/* The same, but that nothing fits, or has these options, is no error: *count is 0. */
+sl_status sli_plan_search_if_any(const sl_plan_search_options *options, const sl_train_options *run,
+                                 const sli_machine *machine, sl_found_plan *plans, int *count);
+
 /* What would help the first plan of such a search. */
 sl_status sli_plan_help_machine(const sl_plan_search_options *options, const sl_train_options *run,
                                 const sli_machine *machine, const sl_found_plan *first,

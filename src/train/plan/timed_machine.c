@@ -23,8 +23,8 @@ static const double longest_seconds = 1;
 /* The measurements with one number of devices. */
 typedef struct timed_devices {
     int count;
-    int rungs;                         /* rows 1, 2, 4 … 2^(rungs - 1) are timed */
-    bool is_ended;                     /* more rows take too long to be timed */
+    int rungs;     /* rows 1, 2, 4 … 2^(rungs - 1) are timed */
+    bool is_ended; /* more rows take too long to be timed, or do not fit the memory */
     sl_module_profile *ladder[LADDER]; /* [modules] */
     double update_per_byte;            /* negative: not timed */
     bool has_exchange;                 /* reduce and gather are timed */
@@ -196,10 +196,12 @@ static void keep_slowest(const sl_module_profile *profile, int modules, sl_modul
     }
 }
 
-/* Rounds of two forwards, a backward and its halves; a module like the one before it is not run. */
-bool sli_profile_is_long(const sl_module_profile *times, int modules)
+/* Whether it takes too long to time these modules: a first round and those that count, of two
+ * forwards, a backward and its halves. A module like the one before it is not run. What else takes
+ * time, devices that are opened on a busy machine, does not count. */
+static bool is_long(const sl_module_profile *times, int modules)
 {
-    enum { ROUNDS = 6 };
+    enum { ROUNDS = 1 + SL_PROFILE_ROUNDS };
     double seconds = 0;
     for (int i = 0; i < modules; i++) {
         const sl_module_profile *timed = &times[i];
@@ -230,7 +232,7 @@ static sl_status add_rung(const timed_machine *machine, timed_devices *devices)
         return status;
     }
     devices->ladder[devices->rungs++] = slowest;
-    devices->is_ended = devices->rungs == LADDER || sli_profile_is_long(slowest, machine->modules);
+    devices->is_ended = devices->rungs == LADDER || is_long(slowest, machine->modules);
     return SL_OK;
 }
 
@@ -252,8 +254,13 @@ static sl_status time_modules(void *context, int count, int64_t rows, sl_module_
     while ((int64_t)2 << low <= rows)
         low++;
     bool is_between = rows > (int64_t)1 << low;
-    while (devices->rungs < low + 1 + (int)is_between && !devices->is_ended)
-        SL_TRY(add_rung(machine, devices));
+    while (devices->rungs < low + 1 + (int)is_between && !devices->is_ended) {
+        sl_status status = add_rung(machine, devices);
+        if (status == SL_ERR_MEMORY && devices->rungs > 0)
+            devices->is_ended = true;
+        else if (status != SL_OK)
+            return status;
+    }
     sli_ladder_times(devices->ladder, devices->rungs, machine->modules, rows, out);
     return SL_OK;
 }
@@ -546,6 +553,12 @@ sl_status sli_machine_open(const sl_train_options *options, int64_t document_tok
 fail:
     destroy_machine(machine);
     return status;
+}
+
+int64_t sli_machine_timed_rows(const sli_machine *machine, int devices)
+{
+    int rungs = find_devices(machine->context, devices)->rungs;
+    return rungs > 0 ? (int64_t)1 << (rungs - 1) : 0;
 }
 
 void sli_machine_close(sli_machine *machine)
