@@ -24,7 +24,7 @@ void cli_plan_print_stages(const sl_plan *plan, int replica)
                cli_bytes_text(stage->gradient_bytes).text,
                cli_bytes_text(stage->optimizer_bytes).text,
                cli_bytes_text(stage->activation_bytes).text,
-               cli_bytes_text(stage->workspace_bytes).text);
+               cli_bytes_text(stage->workspace_bytes + stage->cached_bytes).text);
     }
     printf("\n");
 }
