@@ -193,7 +193,7 @@ static void totals_of_the_presets_are_the_tutorials(void **state)
     program_succeed(&run, "model --preset ddp-pipeline --ntokens 28782");
     check_text(run.out, "\nTotal parameters in model: 1,061,924,974\n");
     check_text(run.out,
-               "\nIn all: 21.27 GiB, with a copy of the best parameters (3.88 GiB); this ");
+               "\nIn all: 21.30 GiB, with a copy of the best parameters (3.88 GiB); this ");
     program_succeed(&run, "model --preset ddp-pipeline --emsize 1048576");
     check_line(run.out, "^It does not fit: the run needs .* force( starts it anyway)?\\.$");
     program_succeed(&run, "model");
