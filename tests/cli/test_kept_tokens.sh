@@ -12,7 +12,7 @@ cp ranks more-ranks
 echo "$(printf ' a' | base64) 256" >>more-ranks
 mkdir text
 for split in train valid test; do
-    head -c 3000 "$source/docs/determinism.md" | shuf --random-source="$source/LICENSE" >text/$split.txt
+    head -c 6000 "$source/docs/determinism.md" | shuf --random-source="$source/LICENSE" >text/$split.txt
 done
 train=("$program" train --splitter gpt2 --bptt 6 --batch-size 2 --max-batches 3 --epochs 1 --emsize 8 --nhid 8 --nlayers 1 --nhead 2)
 check_kept text ranks {test,train,valid}.{bin,manifest.json}
