@@ -153,7 +153,8 @@ static void print_helps(const cli_plan_bar *plan, const sl_plan_helps *planned)
     int count = cli_plan_helps(plan, planned, helps), helping = 0;
     while (helping < count && helps[helping].gain > least_gain)
         helping++;
-    printf("\nWhat would help most: %s", helping > 0 ? "" : "faster devices, and nothing else");
+    printf("\nWhat would help most: %s",
+           helping > 0 ? "" : "none of the changes tried gains 1% or more");
     print_gains(helps, 0, helping);
     if (helping < count) {
         printf("What would not help: ");

@@ -1,4 +1,5 @@
 /* A job's links: what one rank cannot measure, none does. */
+#include "device/cores.h"
 #include "sluice/app/plan.h"
 #include "support/check.h"
 
@@ -29,26 +30,33 @@ static void refusal_of_one_rank_ends_all(void **state)
         check_ok(sl_spawn(refuse_on_rank_1, &rack_nodes, RANKS, NULL));
 }
 
+/* `arg`: whether there is a level of a process's threads. */
 static sl_status measure(sl_group *group, void *arg)
 {
+    const bool *has_list = arg;
     char *text;
-    (void)arg;
     SL_TRY(sl_profile_links(group, 0, &text));
-    bool has_levels = strstr(text, "\"list\": {") && strstr(text, "\"node\": {");
+    bool is_right =
+        (strstr(text, "\"list\": {") != NULL) == *has_list && strstr(text, "\"node\": {");
     free(text);
-    return has_levels ? SL_OK : sl_error(SL_ERR_INTERNAL, "a level is missing");
+    return is_right ? SL_OK : sl_error(SL_ERR_INTERNAL, "the levels are others");
 }
 
-static void ranks_of_a_host_have_its_two_levels(void **state)
+/* Of ranks that share the cores each must have two of them, or one's threads are no level. */
+static void ranks_of_a_host_have_its_levels(void **state)
 {
-    check_ok(sl_spawn(measure, NULL, RANKS, NULL));
+    sli_cores cores;
+    check_ok(sli_cores_find(&cores));
+    bool has_list = cores.core_count >= 2 * RANKS;
+    sli_cores_clear(&cores);
+    check_ok(sl_spawn(measure, &has_list, RANKS, NULL));
 }
 
 int profile_links_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(refusal_of_one_rank_ends_all),
-        cmocka_unit_test(ranks_of_a_host_have_its_two_levels),
+        cmocka_unit_test(ranks_of_a_host_have_its_levels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -91,12 +91,15 @@ typedef enum sl_plan_help {
 } sl_plan_help;
 
 typedef struct sl_plan_helps {
-    double gain[SL_PLAN_HELPS]; /* how many times as many tokens a day, of a cluster with its
-                                   failures; 0: there is no such layout that fits, the ranks of
-                                   a run with measures are kept, or with twice the memory not even
-                                   one row fits this machine, to be timed */
-    bool is_of_shape; /* links and memory: so many times at least, as the search, which has too many
-                         layouts, was for the replicas and pipeline ranks of the first plan alone */
+    /* How many times as many tokens a day, of a cluster with its failures. 0: there is no such
+     * layout that fits; failures leave the first plan no tokens; the ranks of a run with measures
+     * are kept; or, with twice the memory, not even one row fits this machine, to be timed. */
+    double gain[SL_PLAN_HELPS];
+    /* Links and memory: the search, which has too many layouts, was for the replicas and pipeline
+     * ranks of the first plan alone, so that more could be gained. The gain is then an estimate:
+     * with failures or jitter the first plan was chosen among the layouts with the shortest steps,
+     * and the others may be ordered among more. */
+    bool is_of_shape;
 } sl_plan_helps;
 
 /* The bytes are enough for the names of as many devices as a list can have. */
@@ -188,10 +191,10 @@ typedef struct sl_cluster_plans {
                                               of another shape, which is there with its shortest
                                               step */
     int count;
-    sl_schedule *table; /* of the first, as far as it is wanted; NULL: it is not */
-    sl_simulation
-        simulation; /* of it, in seconds: of the slowest replica of the first drawn step */
-    int nodes;      /* of the cluster, also where it has no plan */
+    sl_schedule *table;       /* of the first, as far as it is wanted; NULL: it is not */
+    sl_simulation simulation; /* of it, in seconds: with jitter, of the slowest replica of the first
+                                 drawn step; else of any replica */
+    int nodes;                /* of the cluster, also where it has no plan */
     sl_cluster_input *inputs; /* [input_count] the numbers that they follow from */
     size_t input_count;
     int64_t layouts;   /* that were bounded */
@@ -227,10 +230,10 @@ sl_status sl_profile_machine(const sl_train_options *run, int64_t device_memory,
 
 /* Measures what messages take between the ranks of a group of processes, and between threads of
  * one: *text gets the member "links" of a cluster file, with a link for each level that has a pair
- * of ranks: `list`, `node`, and beyond that `rack`, for each so many hosts in the order of ranks
- * (0: racks are not known), and `spine`. Every rank calls it and gets the same text; the caller
- * frees it. Errors, which break the group: those of sl_group_send and sl_spawn; SL_ERR_INVALID for
- * a negative number of hosts. */
+ * of ranks: `list`, where each has two cores, `node`, and beyond that `rack`, for each so many
+ * hosts in the order of ranks (0: racks are not known), and `spine`. Every rank calls it and gets
+ * the same text; the caller frees it. Errors, which break the group: those of sl_group_send and
+ * sl_spawn; SL_ERR_INVALID for a negative number of hosts. */
 sl_status sl_profile_links(sl_group *group, int rack_nodes, char **text);
 
 SL_API_END

@@ -105,7 +105,7 @@ static void close_ways(two_ways *ways)
 
 typedef struct measured_links {
     int64_t *hosts;   /* [ranks] the number of each one's host, in the order of ranks */
-    int64_t *sockets; /* [ranks] of its host; ONE_OF_ALL */
+    int64_t *sockets; /* [ranks] of its host; NO_SOCKET */
     int ranks, host_count, rack_nodes;
     level_times levels[SLI_LEVELS];
 } measured_links;
@@ -113,16 +113,16 @@ typedef struct measured_links {
 /* What each rank says of itself. */
 typedef struct rank_place {
     int64_t host;   /* its number of the system */
-    int64_t socket; /* ONE_OF_ALL: it has cores of several, or its host has but one */
+    int64_t socket; /* NO_SOCKET: it has cores of several, or its host has but one */
 } rank_place;
 
-enum { PLACE_WORDS = sizeof(rank_place) / sizeof(int64_t), ONE_OF_ALL = -1 };
+enum { PLACE_WORDS = sizeof(rank_place) / sizeof(int64_t), NO_SOCKET = -1 };
 
 static sl_status find_place(rank_place *out)
 {
     sli_cores cores;
     SL_TRY(sli_cores_find(&cores));
-    *out = (rank_place){sli_host_number(), cores.socket_count > 1 ? cores.socket : ONE_OF_ALL};
+    *out = (rank_place){sli_host_number(), cores.socket_count > 1 ? cores.socket : NO_SOCKET};
     sli_cores_clear(&cores);
     return SL_OK;
 }
@@ -161,7 +161,7 @@ fail:
 static int level_of(const measured_links *links, int a, int b)
 {
     int64_t x = links->hosts[a], y = links->hosts[b];
-    bool is_socket = links->sockets[a] != ONE_OF_ALL && links->sockets[a] == links->sockets[b];
+    bool is_socket = links->sockets[a] != NO_SOCKET && links->sockets[a] == links->sockets[b];
     if (x == y)
         return is_socket ? SLI_LEVEL_SOCKET : SLI_LEVEL_NODE;
     bool is_rack = links->rack_nodes > 0 && x / links->rack_nodes == y / links->rack_nodes;
@@ -216,18 +216,40 @@ fail:
     return status;
 }
 
-/* All processes at the same time, as many threads as one has cores. */
+/* Cores of one process, which have those of others on its host only where they are its own. */
+static sl_status count_own_cores(sl_group *group, const measured_links *links, int *out)
+{
+    int sharing = 0, own = sl_group_rank(group);
+    int64_t mine[SLI_CORE_WORDS];
+    sli_cores cores;
+    SL_TRY(sli_cores_describe(mine));
+    int64_t *all = calloc((size_t)links->ranks * SLI_CORE_WORDS, sizeof *all);
+    if (!all)
+        return sli_no_memory(NULL, "the cores of %d ranks", links->ranks);
+    sl_status status;
+    SL_TRY_OR_FAIL(sl_group_all_gather(group, mine, all, SLI_CORE_WORDS, SL_I64, NULL));
+    SL_TRY_OR_FAIL(sli_cores_find(&cores));
+    for (int rank = 0; rank < links->ranks; rank++)
+        sharing += links->hosts[rank] == links->hosts[own];
+    *out = cores.core_count / (sli_cores_are_own(all, links->ranks, own) ? 1 : sharing);
+    sli_cores_clear(&cores);
+fail:
+    free(all);
+    return status;
+}
+
+/* All processes at the same time, as many threads as one has cores. Where one has a single core,
+ * there is no such level: its threads would wait for each other. */
 static sl_status time_threads(sl_group *group, measured_links *links)
 {
     level_times *times = &links->levels[SLI_LEVEL_LIST];
-    int others = 0, own = (int)links->hosts[sl_group_rank(group)];
-    sli_cores cores;
-    SL_TRY(sli_cores_find(&cores));
-    for (int rank = 0; rank < links->ranks; rank++)
-        others += rank != sl_group_rank(group) && links->hosts[rank] == own;
-    int threads = cores.core_count / (1 + others);
-    sli_cores_clear(&cores);
-    threads = threads < 2 ? 2 : threads > MOST_THREADS ? MOST_THREADS : threads;
+    int threads = 0;
+    SL_TRY(count_own_cores(group, links, &threads));
+    int64_t least = threads;
+    SL_TRY(sl_group_all_reduce(group, &least, 1, SL_I64, SL_REDUCE_MIN, NULL));
+    if (least < 2)
+        return SL_OK;
+    threads = threads > MOST_THREADS ? MOST_THREADS : threads;
     SL_TRY(sl_group_barrier(group, NULL));
     SL_TRY(sl_spawn(time_thread, times, threads, NULL));
     return sl_group_all_reduce(group, times, sizeof *times / sizeof(double), SL_F64, SL_REDUCE_MAX,
