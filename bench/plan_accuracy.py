@@ -2,15 +2,18 @@
 
     python3 bench/plan_accuracy.py DIR [--cells 20] [--models 5] [--runs 5] [--steps 20] [--seconds 5] [--seed 28]
 
-DIR is a text, such as WikiText-2. First draws cells: a model, a layout with at most two ranks, a schedule, chunks, a
-precision. `sluice plan` keeps all of it, and the run with its options gives the median step and the process's
-largest memory. Every fourth cell is of two hosts, network namespaces of this machine with a link of 1 Gbit/s and a core
-each: planned by a cluster file of `sluice profile`, of one core while both work, and `sluice profile --links`. Without
-root, mpirun or namespaces all are of this host. Then, for some models, everything is left to the plan, and its choice is run beside all layouts with at
-most two ranks, chunks of 1, 2, 4 and 8, gpipe, 1f1b and zb-h1, cut by `auto`: one run of each in turn, then the other
-runs in turn of the choice and of those whose first was at most 10% longer than the shortest. Every step is the median
-of several runs' medians; a run has as many steps as fit into --seconds, 8 at least, --steps at most, and its first two
-do not count. --cells 0 or --models 0 leaves that half out; the other half draws the same. Other work on the machine
+DIR is a text, such as WikiText-2. First draws cells, each by its number alone: a model, a layout with at most two ranks,
+a schedule, chunks, a precision. `sluice plan` keeps all of it, and the run with its options gives the median step and
+the process's largest memory. A plan goes before each run, since a shared machine's speed changes: what is planned and
+what is measured are the medians of such pairs. Every fourth cell is of two hosts, network namespaces of this machine
+with a link of 1 Gbit/s and a core each: planned by a cluster file of `sluice profile`, of one core while both work, and
+`sluice profile --links`. Without root, mpirun or namespaces these cells are left out. Errors are given of both places.
+
+Then, for some models, everything is left to the plan, and its choice is run beside all layouts with at most two ranks,
+chunks of 1, 2, 4 and 8, gpipe, 1f1b and zb-h1, cut by `auto`: one run of each in turn, then the other runs in turn of
+the choice and of those whose first was at most 10% longer than the shortest. Every step is the median of several runs'
+medians; a run has as many steps as fit into --seconds, 8 at least, --steps at most, and its first two do not count.
+--cells 0 or --models 0 leaves that half out; the other half draws the same. Other work on the machine
 makes both worthless. Writes tables for bench/repeat.py --runs 1 --figures.
 """
 import argparse
@@ -30,6 +33,7 @@ LAYOUTS = [(1, 1, "gpipe"), (2, 1, "gpipe"), (1, 2, "gpipe"), (1, 2, "1f1b"), (1
 CHUNKS = [1, 2, 4, 8]
 BPTT, ROWS = 64, 16  # of a step
 WARM_UP, FEWEST = 2, 8  # steps of a run that do not count, and that it has at least
+VALIDATION = ["--epochs", "1", "--eval-batch-size", "2"]  # one at the end: no copy of the best parameters
 HOSTS_EVERY = 4  # cells
 NEAR = 1.1  # a first run this much longer than the shortest rules a layout out
 
@@ -52,8 +56,8 @@ class Bench:
         self.args, self.program = args, args.build / "bin/sluice"
 
     def common(self, model, precision):
-        return ["--data", self.args.data, *model, "--bptt", str(BPTT), "--optimizer", "adamw", "--epochs", "1",
-                "--eval-batch-size", "2", "--precision", precision]
+        return ["--data", self.args.data, *model, "--bptt", str(BPTT), "--optimizer", "adamw", *VALIDATION, "--precision",
+                precision]
 
     def plan(self, common, *kept):
         """The best plan."""
@@ -137,7 +141,7 @@ class TwoHosts(Bench):
 
     def plan_cell(self, model, precision, layout):
         path, words = self.describe(model, precision)
-        output = subprocess.run([self.program, "plan", *words, "--eval-batch-size", "2", "--cluster", path, *layout,
+        output = subprocess.run([self.program, "plan", *words, *VALIDATION, "--cluster", path, *layout,
                                  "--batch-tokens", str(BPTT * ROWS), "--json"], stdout=subprocess.PIPE, check=True).stdout
         plan = json.loads(output)["plans"][0]
         return dict(plan, memory_bytes=plan["memory_bytes"] + self.reserved)
@@ -154,29 +158,50 @@ def layout_words(replicas, ranks, schedule, chunks):
     return ["--dp", str(replicas), "--pp", str(ranks), "--schedule", schedule, "--chunks", str(chunks)]
 
 
-def compare_cells(bench, hosts, draw):
+def draw_cell(seed, number, layouts):
+    draw = random.Random(f"cell {number} of {seed}")
+    model, layout = draw_model(draw), draw.choice(layouts)
+    return model, [*layout, draw.choice(CHUNKS)], draw.choice(["f32", "f32", "bf16"])
+
+
+def measure_cell(place, model, layout, precision):
+    """(planned, measured) step in ms and memory in bytes, medians of pairs of a plan and a run with its options."""
+    pairs = []
+    for _ in range(place.args.runs):
+        plan = place.plan_cell(model, precision, layout_words(*layout))
+        pairs.append((plan["step_ms"], plan["memory_bytes"],
+                      *place.run_once([*place.common(model, precision), *plan["options"]], place.steps(plan["step_ms"]))))
+    planned_ms, planned_bytes, ms, measured_bytes = (statistics.median(values) for values in zip(*pairs))
+    return (planned_ms, ms), (planned_bytes, measured_bytes)
+
+
+def print_errors(errors):
+    """`errors`: {place: [(of the step, of the memory)]}."""
+    print("\n| where | cells | step, on average | at most | memory, on average | at most |\n|---|---|---|---|---|---|")
+    for where, values in errors.items():
+        sizes = [[100 * abs(value) for value in column] for column in zip(*values)]
+        print(f"| {where} | {len(values)} | " + " | ".join(f"{statistics.mean(size):.1f}% | {max(size):.1f}%" for size in sizes) + " |")
+
+
+def compare_cells(bench, hosts):
     """`hosts`: TwoHosts, or None."""
-    print("| model | layout | precision | planned ms | measured ms | error | planned MiB | measured MiB | error |\n"
-          "|---|---|---|---|---|---|---|---|---|")
-    errors = {"step": [], "memory": []}
+    print("| where | model | layout | precision | planned ms | measured ms | error | planned MiB | measured MiB | error |\n"
+          "|---|---|---|---|---|---|---|---|---|---|")
+    errors = {}
     for cell in range(bench.args.cells):
-        is_of_hosts = hosts and cell % HOSTS_EVERY == HOSTS_EVERY - 1
-        place, where = (hosts, "two hosts, ") if is_of_hosts else (bench, "")
-        model, (replicas, ranks, schedule) = draw_model(draw), draw.choice(LAYOUTS[1:] if is_of_hosts else LAYOUTS)
-        chunks, precision = draw.choice(CHUNKS), draw.choice(["f32", "f32", "bf16"])
-        plan = place.plan_cell(model, precision, layout_words(replicas, ranks, schedule, chunks))
-        steps = bench.steps(plan["step_ms"])
-        results = [place.run_once([*bench.common(model, precision), *plan["options"]], steps) for _ in range(bench.args.runs)]
-        ms, memory = (statistics.median(values) for values in zip(*results))
-        errors["step"].append(plan["step_ms"] / ms - 1)
-        errors["memory"].append(plan["memory_bytes"] / memory - 1)
-        print(f"| {' '.join(model)} | {where}{replicas} x {ranks} {schedule}, {chunks} | {precision} | {plan['step_ms']:.1f} | {ms:.1f} | "
-              f"{100 * errors['step'][-1]:+.1f}% | {plan['memory_bytes'] / 2**20:.0f} | {memory / 2**20:.0f} | "
-              f"{100 * errors['memory'][-1]:+.1f}% |", flush=True)
-    print("\n| error of the | on average | at most |\n|---|---|---|")
-    for name, values in errors.items():
-        sizes = [100 * abs(value) for value in values]
-        print(f"| {name} | {statistics.mean(sizes):.1f}% | {max(sizes):.1f}% |")
+        is_of_hosts = cell % HOSTS_EVERY == HOSTS_EVERY - 1
+        place, where, layouts = (hosts, "two hosts", LAYOUTS[1:]) if is_of_hosts else (bench, "this machine", LAYOUTS)
+        if not place:
+            continue
+        model, layout, precision = draw_cell(bench.args.seed, cell, layouts)
+        (planned_ms, ms), (planned_bytes, measured_bytes) = measure_cell(place, model, layout, precision)
+        of_step, of_memory = planned_ms / ms - 1, planned_bytes / measured_bytes - 1
+        errors.setdefault(where, []).append((of_step, of_memory))
+        replicas, ranks, schedule, chunks = layout
+        print(f"| {where} | {' '.join(model)} | {replicas} x {ranks} {schedule}, {chunks} | {precision} | {planned_ms:.1f} | {ms:.1f} | "
+              f"{100 * of_step:+.1f}% | {planned_bytes / 2**20:.0f} | {measured_bytes / 2**20:.0f} | {100 * of_memory:+.1f}% |",
+              flush=True)
+    print_errors(errors)
 
 
 def all_layouts():
@@ -225,15 +250,14 @@ def main():
     bench = Bench(args)
     print(f"runs: {args.runs} runs of {FEWEST} to {args.steps} steps of {BPTT * ROWS} tokens, drawn with seed {args.seed}\n")
     if args.cells:
-        draw = random.Random(f"cells {args.seed}")
         reason = network.missing()
         if reason:
             print(f"no cell is of two hosts: {reason}")
-            compare_cells(bench, None, draw)
+            compare_cells(bench, None)
         else:
             with tempfile.TemporaryDirectory(prefix="sluice-plans-") as folder, network.Network(2, folder) as net:
                 net.limit("1gbit")
-                compare_cells(bench, TwoHosts(args, net, folder), draw)
+                compare_cells(bench, TwoHosts(args, net, folder))
     if args.models:
         compare_choices(bench, random.Random(f"models {args.seed}"))
 
