@@ -252,7 +252,7 @@ def main():
     if args.cells:
         reason = network.missing()
         if reason:
-            print(f"no cell is of two hosts: {reason}")
+            print(f"cells of two hosts are left out: {reason}\n")
             compare_cells(bench, None)
         else:
             with tempfile.TemporaryDirectory(prefix="sluice-plans-") as folder, network.Network(2, folder) as net:

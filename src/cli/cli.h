@@ -409,7 +409,7 @@ cli_change_text cli_plan_losses(const cli_plan_bar *best, const cli_plan_bar *pl
 typedef struct cli_plan_help {
     const char *name;
     double gain;
-    bool is_least; /* more is not searched for */
+    bool is_lower_bound; /* more is not searched for */
 } cli_plan_help;
 
 enum { CLI_PLAN_HELPS = SL_PLAN_HELPS + 2 };

@@ -158,7 +158,7 @@ static sl_status make_json(const sl_cluster_plans *found, const char *path, doub
 }
 
 /* Tables of more actions are not drawn. */
-static const int64_t most_drawn = 20000;
+static const int64_t most_table_actions = 20000;
 
 /* ---- The table ---------------------------------------------------------------------------- */
 
@@ -277,7 +277,7 @@ static sl_status print_table(const sl_cluster_plans *found, const char *path, do
     sl_status status = cli_plan_print_times(bars, found->count, &found->helps, found->table);
     if (!found->table && best->pipeline_ranks > 1)
         printf("\nIts pipeline is not drawn: a table of more than %" PRId64 " actions\n",
-               most_drawn);
+               most_table_actions);
     print_inputs(found, path);
     return status;
 }
@@ -305,7 +305,7 @@ sl_status cli_plan_cluster(const sl_plan_search_options *options, const cli_clus
     sl_cluster_plans found;
     sl_plan_search_options search = *options;
     char *text = NULL;
-    search.most_drawn = most_drawn;
+    search.most_table_actions = most_table_actions;
     sl_status status;
     SL_TRY_OR_FAIL(sl_plan_search_cluster(&search, asked->cluster, &found));
     SL_TRY_OR_FAIL(make_json(&found, asked->cluster, asked->tokens, &text));

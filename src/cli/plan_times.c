@@ -93,7 +93,7 @@ int cli_plan_helps(const cli_plan_bar *plan, const sl_plan_helps *planned,
         if (planned->gain[i] > 0)
             insert_help(helps, &count,
                         (cli_plan_help){names[i], planned->gain[i],
-                                        planned->is_of_shape && i != SL_HELP_FEWER});
+                                        planned->is_lower_bound && i != SL_HELP_FEWER});
     for (size_t i = 0; i < sizeof of_parts / sizeof *of_parts; i++)
         if (of_parts[i].gain > least_gain)
             insert_help(helps, &count, of_parts[i]);
@@ -143,7 +143,7 @@ static void print_gains(const cli_plan_help *helps, int first, int end)
 {
     for (int i = first; i < end; i++)
         printf("%s%s (%s%.2f times as fast)", i > first ? ", " : "", helps[i].name,
-               helps[i].is_least ? "at least " : "", helps[i].gain);
+               helps[i].is_lower_bound ? "at least " : "", helps[i].gain);
     printf("\n");
 }
 
@@ -160,7 +160,7 @@ static void print_helps(const cli_plan_bar *plan, const sl_plan_helps *planned)
         printf("What would not help: ");
         print_gains(helps, helping, count);
     }
-    if (planned->is_of_shape)
+    if (planned->is_lower_bound)
         printf(
             "There are too many layouts to search all of them again: with other links and memory, "
             "those with the replicas and pipeline ranks of the first plan were\n");

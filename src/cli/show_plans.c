@@ -156,7 +156,7 @@ static json_t *describe_helps(const cli_plan_bar *plan, const sl_plan_helps *pla
     int count = cli_plan_helps(plan, planned, helps);
     for (int i = 0; i < count; i++)
         append(&list, json_pack("{s:s, s:f, s:b}", "what", helps[i].name, "gain", helps[i].gain,
-                                "at_least", helps[i].is_least));
+                                "at_least", helps[i].is_lower_bound));
     return list;
 }
 

@@ -29,8 +29,8 @@ typedef struct micro_plan {
     int64_t halfway;       /* during backward's first half: what some modules have saved and the
                               others deferred, one of them both */
     int64_t workspace;     /* of forward and backward */
-    int64_t loss;          /* of the loss and the last module: their workspace, */
-    int64_t sums;          /* and a CPU's scratch for the sums of the bias's gradient */
+    int64_t loss;          /* workspace of the loss, with the last module */
+    int64_t sums;          /* on a CPU: the scratch for the sums of a bias's gradient */
     int64_t forward_only;  /* of a forward that keeps nothing */
     int64_t head;          /* between S and T, at its rank's first stage */
     int64_t head_sums;     /* of S */
@@ -380,7 +380,8 @@ static bool defers_last_stage(const sl_schedule *schedule)
     return has_halves;
 }
 
-/* A CPU's cache keeps the blocks of the loss while modules run, whose blocks have other sizes. */
+/* A CPU's cache keeps the freed blocks of the loss while modules run, whose blocks have other
+ * sizes, or the other way round: the smaller of both is there besides. */
 static void plan_workspace(const micro_plan *micro, bool on_host, sl_stage_plan *stage)
 {
     int64_t cached = micro->loss < micro->workspace ? micro->loss : micro->workspace;

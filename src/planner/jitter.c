@@ -229,9 +229,9 @@ static sl_status simulate_first(sli_found_table *table, const int *balance, bool
     return sl_partition_simulate(&costs, balance, out);
 }
 
-sl_status sli_draw_table(const sli_cluster_job *job, const sli_cluster *cluster,
-                         const sli_found_layout *found, uint64_t seed, int64_t most,
-                         sl_schedule **table, sl_simulation *simulation)
+sl_status sli_simulate_found(const sli_cluster_job *job, const sli_cluster *cluster,
+                             const sli_found_layout *found, uint64_t seed, int64_t most,
+                             sl_schedule **table, sl_simulation *simulation)
 {
     sli_found_table opened;
     bool is_drawn = sli_cluster_has_jitter(cluster);

@@ -24,8 +24,8 @@ sl_status sli_draw_step(const sli_cluster_job *job, const sli_cluster *cluster,
 /* The table of a layout that was found, and its simulation in seconds: with jitter, of the slowest
  * replica of the first drawn step; else of any replica. Both are to be freed. NULL and nothing,
  * where the table has more than `most` actions. */
-sl_status sli_draw_table(const sli_cluster_job *job, const sli_cluster *cluster,
-                         const sli_found_layout *found, uint64_t seed, int64_t most,
-                         sl_schedule **table, sl_simulation *simulation);
+sl_status sli_simulate_found(const sli_cluster_job *job, const sli_cluster *cluster,
+                             const sli_found_layout *found, uint64_t seed, int64_t most,
+                             sl_schedule **table, sl_simulation *simulation);
 
 #endif

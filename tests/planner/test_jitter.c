@@ -145,14 +145,15 @@ static void drawn_table_is_that_of_the_first_draw(void **state)
             sl_simulation simulation;
             double expected =
                 i == 0 ? found[k].costs.pipeline : find_longest(&job, &cluster, &found[k], seed);
-            check_ok(sli_draw_table(&job, &cluster, &found[k], seed, 1 << 20, &table, &simulation));
+            check_ok(
+                sli_simulate_found(&job, &cluster, &found[k], seed, 1 << 20, &table, &simulation));
             assert_int_equal(sl_schedule_ranks(table), found[k].candidate.pipeline_ranks);
             assert_float_equal(simulation.makespan / expected, 1, i == 0 ? 1e-9 : 0.01);
             sl_simulation_clear(&simulation);
         }
         sl_schedule *none;
         sl_simulation nothing;
-        check_ok(sli_draw_table(&job, &cluster, &found[0], seed, 1, &none, &nothing));
+        check_ok(sli_simulate_found(&job, &cluster, &found[0], seed, 1, &none, &nothing));
         assert_null(none);
         assert_int_equal(nothing.entry_count, 0);
         sli_cluster_clear(&cluster);

@@ -9,7 +9,7 @@ static sl_plan_help find_help(const sli_machine *machine, const sl_train_options
     int count, most = 0;
     check_ok(sli_plan_search_machine(&options, run, machine, plans, &count));
     check_ok(sli_plan_help_machine(&options, run, machine, &plans[0], helps));
-    assert_false(helps->is_of_shape);
+    assert_false(helps->is_lower_bound);
     for (int i = 1; i < SL_PLAN_HELPS; i++)
         most = helps->gain[i] > helps->gain[most] ? i : most;
     return (sl_plan_help)most;

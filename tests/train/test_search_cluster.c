@@ -29,7 +29,7 @@ static void find_plans(const char *path, const char *cluster, const sl_train_opt
                                             .batch_tokens = 16 * run->bptt};
     write_file(path, cluster, strlen(cluster));
     check_ok(sl_plan_search_cluster(&options, path, out));
-    assert_false(out->helps.is_of_shape);
+    assert_false(out->helps.is_lower_bound);
     assert_int_equal(out->count, 1);
 }
 

@@ -73,12 +73,12 @@ typedef struct sl_plan_search_options {
     int64_t batch_tokens; /* tokens of a step, the same in all plans: a multiple of bptt; 0: those
                              of batch_size rows of each of `shards` (0: 1) */
     /* For a cluster: */
-    sl_cluster_change change; /* of what its file says */
-    int64_t most_drawn;       /* the first plan's table is wanted as well, if it has at most so many
-                                 actions; 0: no */
-    double tokens;            /* of the whole training, for its failures; 0: those of 30 days */
-    bool best_only;           /* the first plan is wanted alone, without its simulated_interval_s,
-                                 and what would help it is not */
+    sl_cluster_change change;   /* of what its file says */
+    int64_t most_table_actions; /* the first plan's table is wanted as well, if it has at most so
+                           many actions; 0: no */
+    double tokens;              /* of the whole training, for its failures; 0: those of 30 days */
+    bool best_only;             /* the first plan is wanted alone, without its simulated_interval_s,
+                                   and what would help it is not */
 } sl_plan_search_options;
 
 /* What would train more tokens than the first plan: a search for a machine that has more of
@@ -99,7 +99,7 @@ typedef struct sl_plan_helps {
      * ranks of the first plan alone, so that more could be gained. The gain is then an estimate:
      * with failures or jitter the first plan was chosen among the layouts with the shortest steps,
      * and the others may be ordered among more. */
-    bool is_of_shape;
+    bool is_lower_bound;
 } sl_plan_helps;
 
 /* The bytes are enough for the names of as many devices as a list can have. */

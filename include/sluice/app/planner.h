@@ -24,8 +24,9 @@ typedef struct sl_stage_plan {
     int64_t activation_bytes; /* peak, from the schedule's table and what modules save, with the
                                  inputs and gradients that may have to wait for the stage */
     int64_t workspace_bytes;  /* peak inside one module or the loss, of one micro-batch */
-    int64_t cached_bytes;     /* that a CPU has from the system beside all these: blocks of the
-                                 smaller of both, and its own scratch */
+    int64_t cached_bytes;     /* on a CPU: freed blocks that its cache keeps (the smaller of the
+                                 loss's and the modules' workspace), and the scratch for a bias
+                                 gradient's sums */
     int64_t best_bytes; /* the copy of the best parameters, which each process has once, on the
                            devices of its first replica; 0 where there is one validation only, after
                            the last step */

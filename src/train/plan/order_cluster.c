@@ -267,8 +267,8 @@ sl_status sli_ordered_search_help(sli_ordered_search *s, const sl_cluster_plan *
                                   int64_t layouts, sl_plan_helps *out)
 {
     s->best_only = true;
-    out->is_of_shape = layouts > MOST_SEARCHED_AGAIN;
-    if (out->is_of_shape)
+    out->is_lower_bound = layouts > MOST_SEARCHED_AGAIN;
+    if (out->is_lower_bound)
         keep_shape(&s->job.space, first, first->pipeline_ranks);
     SL_TRY(try_change(s, (sl_cluster_change){.links = 2}, first, &out->gain[SL_HELP_LINKS]));
     SL_TRY(try_change(s, (sl_cluster_change){.memory = 2}, first, &out->gain[SL_HELP_MEMORY]));

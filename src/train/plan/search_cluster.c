@@ -234,9 +234,9 @@ static sl_status search_cluster(sli_ordered_search *s, const char *path, sl_clus
     out->input_count = s->cluster.input_count;
     s->cluster.inputs = NULL;
     s->cluster.input_count = 0;
-    if (s->options->most_drawn > 0)
-        SL_TRY(sli_draw_table(&s->job, &s->cluster, &s->found[first], s->run->seed,
-                              s->options->most_drawn, &out->table, &out->simulation));
+    if (s->options->most_table_actions > 0)
+        SL_TRY(sli_simulate_found(&s->job, &s->cluster, &s->found[first], s->run->seed,
+                                  s->options->most_table_actions, &out->table, &out->simulation));
     return s->options->best_only
                ? SL_OK
                : sli_ordered_search_help(s, &out->plans[0], out->layouts, &out->helps);
