@@ -83,8 +83,9 @@ const char *sl_device_isa(const sl_device *device);
 
 /* Whether the forward of a row is to have the same bits whatever other rows its batch has, however
  * the batch is cut and where keys and values were kept (docs/determinism.md); from the next
- * operation on. It costs time. The list's function sets it for each of its devices. Errors:
- * SL_ERR_UNSUPPORTED for a device that cannot (a GPU). */
+ * operation on, while none runs on the device. It costs time. The list's function sets it for all
+ * of its devices or, with an error, for none. Errors: SL_ERR_UNSUPPORTED for a device that cannot
+ * (a GPU). */
 sl_status sl_device_set_batch_invariant(sl_device *device, bool invariant);
 sl_status sl_device_list_set_batch_invariant(sl_device_list *list, bool invariant);
 

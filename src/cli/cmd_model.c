@@ -160,6 +160,10 @@ static sl_status run_model(cli_line *line, void *settings_read)
     if ((train->init || parsed->model) && (parsed->data || cli_line_value(line, "ntokens")))
         cli_refuse("--%s has a vocabulary's size, so it cannot be combined with --%s",
                    train->init ? "init" : "model", parsed->data ? "data" : "ntokens");
+    if (train->batch_invariant && !parsed->profile)
+        cli_refuse(
+            "--batch-invariant changes how long modules take, which --profile measures: give "
+            "both, or neither");
     train->model.ntokens = train->init ? 0 : parsed->ntokens;
     SL_TRY(cli_saved_model_apply_sizes(line, train));
     SL_TRY(sl_train_options_check(train));

@@ -64,8 +64,7 @@ sl_status sl_device_set_batch_invariant(sl_device *device, bool invariant)
 {
     if (invariant && !device->has_batch_invariance)
         return sl_error(SL_ERR_UNSUPPORTED,
-                        "the forward of a row can be independent of its batch on CPUs alone, got "
-                        "the device %s",
+                        "batch invariance needs CPU devices, got %s: use CPUs, or leave it off",
                         device->name);
     device->batch_invariant = invariant;
     return SL_OK;

@@ -261,6 +261,9 @@ void sl_device_list_destroy(sl_device_list **list)
 sl_status sl_device_list_set_batch_invariant(sl_device_list *list, bool invariant)
 {
     for (int i = 0; i < list->count; i++)
+        if (!list->devices[i]->has_batch_invariance)
+            SL_TRY(sl_device_set_batch_invariant(list->devices[i], invariant));
+    for (int i = 0; i < list->count; i++)
         SL_TRY(sl_device_set_batch_invariant(list->devices[i], invariant));
     return SL_OK;
 }

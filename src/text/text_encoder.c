@@ -30,12 +30,15 @@ struct sli_text_encoder {
     const sl_vocab *vocab;
     size_t part_bytes;
     int threads;
-    sli_pool *pool;             /* NULL until a text has parts */
+    sli_pool *pool;             /* NULL until a text has several parts, or texts go by */
     sli_bpe_encoder **encoders; /* [threads]; NULL until a thread has a part */
-    /* Of a text in memory: */
-    part_list list;
-    int32_t *ids; /* of all */
 };
+
+int sli_text_encoder_threads(int most, uint64_t bytes)
+{
+    uint64_t useful = bytes / SLI_TEXT_PART_BYTES + 2;
+    return useful < (uint64_t)most ? (int)useful : most;
+}
 
 sl_status sli_text_encoder_create(const sl_vocab *vocab, size_t part_bytes, int threads,
                                   sli_text_encoder **out)
@@ -59,7 +62,6 @@ void sli_text_encoder_destroy(sli_text_encoder **encoder)
     for (int i = 0; i < (*encoder)->threads && (*encoder)->encoders; i++)
         sli_bpe_encoder_destroy(&(*encoder)->encoders[i]);
     free((*encoder)->encoders);
-    free((*encoder)->list.parts);
     free(*encoder);
     *encoder = NULL;
 }
@@ -71,8 +73,9 @@ static sl_status start_threads(sli_text_encoder *encoder)
                : sli_pool_create(&(sli_pool_options){.threads = encoder->threads}, &encoder->pool);
 }
 
-/* Adds the parts of a part. */
-static sl_status cut(const sli_text_encoder *encoder, const sli_text_part *whole, part_list *list)
+/* Adds the parts of a text, or of a part of one. */
+static sl_status add_parts_of(const sli_text_encoder *encoder, const sli_text_part *whole,
+                              part_list *list)
 {
     size_t begin = 0, part_bytes = encoder->part_bytes;
     SL_TRY(sli_array_reserve(&list->parts, &list->room,
@@ -95,8 +98,8 @@ static sl_status cut(const sli_text_encoder *encoder, const sli_text_part *whole
     return SL_OK;
 }
 
-static sl_status encode(sli_text_encoder *encoder, int thread, const char *text, size_t bytes,
-                        bool continues, sl_tokens *out)
+static sl_status encode_text(sli_text_encoder *encoder, int thread, const char *text, size_t bytes,
+                             bool continues, sl_tokens *out)
 {
     sli_bpe_encoder **own = &encoder->encoders[thread];
     *out = (sl_tokens){0};
@@ -111,72 +114,81 @@ static sl_status encode(sli_text_encoder *encoder, int thread, const char *text,
 static void encode_part(sli_text_encoder *encoder, sli_text_part *part, int thread)
 {
     sl_status status =
-        encode(encoder, thread, part->text, part->bytes, !part->begins, &part->tokens);
+        encode_text(encoder, thread, part->text, part->bytes, !part->begins, &part->tokens);
     part->tokens.line_count -= !part->ends && part->text[part->bytes - 1] != '\n';
     (void)sli_error_save(&part->error, status);
 }
 
 /* ---- A text in memory --------------------------------------------------------------------- */
 
-static void encode_listed(void *argument, int64_t index, int thread)
+typedef struct whole_text {
+    sli_text_encoder *encoder;
+    part_list list;
+    int32_t *ids; /* of all parts */
+} whole_text;
+
+static void encode_listed_part(void *argument, int64_t index, int thread)
 {
-    sli_text_encoder *encoder = argument;
-    encode_part(encoder, &encoder->list.parts[index], thread);
+    whole_text *whole = argument;
+    encode_part(whole->encoder, &whole->list.parts[index], thread);
 }
 
-static void copy_listed(void *argument, int64_t index, int thread)
+static void copy_listed_ids(void *argument, int64_t index, int thread)
 {
     (void)thread;
-    const sli_text_encoder *encoder = argument;
-    sli_text_part *part = &encoder->list.parts[index];
+    const whole_text *whole = argument;
+    sli_text_part *part = &whole->list.parts[index];
     if (part->tokens.count > 0)
-        memcpy(encoder->ids + part->first, part->tokens.ids,
-               (size_t)part->tokens.count * sizeof *encoder->ids);
+        memcpy(whole->ids + part->first, part->tokens.ids,
+               (size_t)part->tokens.count * sizeof *whole->ids);
     sl_tokens_free(&part->tokens);
 }
 
 /* Adds the parts' numbers to those of the whole, and makes room for their ids. */
-static sl_status count_parts(sli_text_encoder *encoder, sl_tokens *out)
+static sl_status count_tokens(whole_text *whole, sl_tokens *out)
 {
-    for (int64_t i = 0; i < encoder->list.count; i++) {
-        sli_text_part *part = &encoder->list.parts[i];
+    for (int64_t i = 0; i < whole->list.count; i++) {
+        sli_text_part *part = &whole->list.parts[i];
         SL_TRY(sli_error_restore(&part->error));
         part->first = out->count;
         out->count += part->tokens.count;
         out->line_count += part->tokens.line_count;
         out->invalid_bytes += part->tokens.invalid_bytes;
     }
-    encoder->ids = out->ids = malloc(((size_t)out->count + 1) * sizeof *out->ids);
+    whole->ids = out->ids = malloc(((size_t)out->count + 1) * sizeof *out->ids);
     return out->ids ? SL_OK : sli_no_memory(NULL, "%lld ids of tokens", (long long)out->count);
 }
 
-static sl_status encode_side_by_side(sli_text_encoder *encoder, sl_tokens *out)
+static sl_status encode_side_by_side(whole_text *whole, sl_tokens *out)
 {
-    const part_list *list = &encoder->list;
+    const part_list *list = &whole->list;
+    sli_text_encoder *encoder = whole->encoder;
     SL_TRY(start_threads(encoder));
-    sli_pool_run(encoder->pool, list->count, encode_listed, encoder);
+    sli_pool_run(encoder->pool, list->count, encode_listed_part, whole);
     sl_status status;
-    SL_TRY_OR_FAIL(count_parts(encoder, out));
-    sli_pool_run(encoder->pool, list->count, copy_listed, encoder);
+    SL_TRY_OR_FAIL(count_tokens(whole, out));
+    sli_pool_run(encoder->pool, list->count, copy_listed_ids, whole);
 fail:
     for (int64_t i = 0; i < list->count; i++)
         sl_tokens_free(&list->parts[i].tokens);
+    if (status != SL_OK)
+        sl_tokens_free(out);
     return status;
 }
 
 sl_status sli_text_encoder_run(sli_text_encoder *encoder, const char *text, size_t bytes,
                                bool continues, sl_tokens *out)
 {
-    const sli_text_part whole = {.text = text, .bytes = bytes, .begins = !continues, .ends = true};
+    const sli_text_part all = {.text = text, .bytes = bytes, .begins = !continues, .ends = true};
+    whole_text whole = {.encoder = encoder};
+    sl_status status;
     *out = (sl_tokens){0};
-    encoder->list.count = 0;
     if (encoder->vocab->bpe && encoder->threads > 1 && bytes > encoder->part_bytes)
-        SL_TRY(cut(encoder, &whole, &encoder->list));
-    if (encoder->list.count <= 1)
-        return encode(encoder, 0, text, bytes, continues, out);
-    sl_status status = encode_side_by_side(encoder, out);
-    if (status != SL_OK)
-        sl_tokens_free(out);
+        SL_TRY_OR_FAIL(add_parts_of(encoder, &all, &whole.list));
+    status = whole.list.count > 1 ? encode_side_by_side(&whole, out)
+                                  : encode_text(encoder, 0, text, bytes, continues, out);
+fail:
+    free(whole.list.parts);
     return status;
 }
 
@@ -190,50 +202,50 @@ typedef struct batch {
     sli_error_copy error; /* of reading what is behind them */
 } batch;
 
-typedef struct flow_pass {
+typedef struct stream_pass {
     sli_text_encoder *encoder;
-    const sli_text_flow *flow;
+    const sli_text_stream *stream;
     batch *read, *encoded, *written;
     bool has_ended; /* reading */
     sli_error_copy error;
-} flow_pass;
+} stream_pass;
 
-static sl_status read_block(flow_pass *pass, batch *into, size_t *bytes)
+static sl_status read_block(stream_pass *pass, batch *into, size_t *bytes)
 {
     sli_text_block block = {0};
     SL_TRY(sli_array_reserve(&into->texts, &into->texts_room, into->text_count + 1,
                              sizeof *into->texts, SIZE_MAX / 16, "blocks of texts"));
-    SL_TRY(pass->flow->read(pass->flow->context, &block));
+    SL_TRY(pass->stream->read(pass->stream->context, &block));
     pass->has_ended = !block.text;
     if (!block.text)
         return SL_OK;
     into->texts[into->text_count++] = block.text;
     *bytes += block.bytes;
-    return cut(pass->encoder,
-               &(sli_text_part){.text = block.text,
-                                .bytes = block.bytes,
-                                .number = block.number,
-                                .begins = block.begins,
-                                .ends = block.ends},
-               &into->list);
+    return add_parts_of(pass->encoder,
+                        &(sli_text_part){.text = block.text,
+                                         .bytes = block.bytes,
+                                         .number = block.number,
+                                         .begins = block.begins,
+                                         .ends = block.ends},
+                        &into->list);
 }
 
-static void read_batch(flow_pass *pass, batch *into)
+static void read_batch(stream_pass *pass, batch *into)
 {
     size_t bytes = 0;
     sl_status status = SL_OK;
-    while (status == SL_OK && !pass->has_ended && bytes < pass->flow->batch_bytes)
+    while (status == SL_OK && !pass->has_ended && bytes < pass->stream->batch_bytes)
         status = read_block(pass, into, &bytes);
     pass->has_ended = pass->has_ended || status != SL_OK;
     (void)sli_error_save(&into->error, status);
 }
 
-static sl_status write_batch(const flow_pass *pass, const batch *from)
+static sl_status write_batch(const stream_pass *pass, const batch *from)
 {
     for (int64_t i = 0; i < from->list.count; i++) {
         sli_text_part *part = &from->list.parts[i];
         SL_TRY(sli_error_restore(&part->error));
-        SL_TRY(pass->flow->write(pass->flow->context, part));
+        SL_TRY(pass->stream->write(pass->stream->context, part));
         sl_tokens_free(&part->tokens);
     }
     return sli_error_restore(&from->error);
@@ -242,7 +254,7 @@ static sl_status write_batch(const flow_pass *pass, const batch *from)
 static void run_task(void *argument, int64_t index, int thread)
 {
     enum { WRITE, READ, TASKS };
-    flow_pass *pass = argument;
+    stream_pass *pass = argument;
     if (index == WRITE)
         (void)sli_error_save(&pass->error, write_batch(pass, pass->written));
     else if (index == READ)
@@ -268,11 +280,11 @@ static bool is_empty(const batch *looked_at)
     return looked_at->text_count == 0 && looked_at->error.status == SL_OK;
 }
 
-sl_status sli_text_encoder_flow(sli_text_encoder *encoder, const sli_text_flow *flow)
+sl_status sli_text_encoder_stream(sli_text_encoder *encoder, const sli_text_stream *stream)
 {
     enum { STEPS = 3 };
     batch batches[STEPS] = {{0}};
-    flow_pass pass = {.encoder = encoder, .flow = flow};
+    stream_pass pass = {.encoder = encoder, .stream = stream};
     SL_TRY(start_threads(encoder));
     int first = 0;
     do {

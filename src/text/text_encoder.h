@@ -12,6 +12,10 @@ typedef struct sli_text_encoder sli_text_encoder;
 /* So small that threads end at about the same time, also with a text of a few MiB. */
 enum { SLI_TEXT_PART_BYTES = 1 << 15 };
 
+/* Of at most so many threads, those that texts of so many bytes have work for: one for each whole
+ * part, and one that reads and one that writes. */
+int sli_text_encoder_threads(int most, uint64_t bytes);
+
 /* Parts have about so many bytes. The vocabulary is borrowed. Errors: SL_ERR_MEMORY. */
 sl_status sli_text_encoder_create(const sl_vocab *vocab, size_t part_bytes, int threads,
                                   sli_text_encoder **out);
@@ -45,15 +49,15 @@ typedef struct sli_text_part {
 /* Where texts come from, and where their tokens go. Both functions are called by any thread, each
  * for one block or part after the other, in the order of the texts, and one while the other runs.
  */
-typedef struct sli_text_flow {
+typedef struct sli_text_stream {
     sl_status (*read)(void *context, sli_text_block *out); /* into zeros */
     sl_status (*write)(void *context, const sli_text_part *part);
     void *context;
     size_t batch_bytes; /* about so much is encoded while as much is read, and as much written */
-} sli_text_flow;
+} sli_text_stream;
 
 /* Encodes all texts. Where reading fails, what was read before is written first. Errors: those of
  * the two functions; as sl_tokens_encode. */
-sl_status sli_text_encoder_flow(sli_text_encoder *encoder, const sli_text_flow *flow);
+sl_status sli_text_encoder_stream(sli_text_encoder *encoder, const sli_text_stream *stream);
 
 #endif

@@ -238,14 +238,14 @@ static sl_status pass_over_recorded(writer *job)
 
 static sl_status encode_texts(writer *job)
 {
-    const sli_text_flow flow = {.read = read_block,
-                                .write = write_part,
-                                .context = job,
-                                .batch_bytes = job->limits->block_bytes};
+    const sli_text_stream stream = {.read = read_block,
+                                    .write = write_part,
+                                    .context = job,
+                                    .batch_bytes = job->limits->block_bytes};
     sli_text_encoder *encoder;
-    SL_TRY(sli_text_encoder_create(job->vocab, SLI_TEXT_PART_BYTES, sli_usable_processors(),
-                                   &encoder));
-    sl_status status = sli_text_encoder_flow(encoder, &flow);
+    int threads = sli_text_encoder_threads(sli_usable_processors(), job->bytes);
+    SL_TRY(sli_text_encoder_create(job->vocab, SLI_TEXT_PART_BYTES, threads, &encoder));
+    sl_status status = sli_text_encoder_stream(encoder, &stream);
     sli_text_encoder_destroy(&encoder);
     return status;
 }

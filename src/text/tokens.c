@@ -107,7 +107,8 @@ static sl_status encode_parts(const sl_vocab *vocab, const char *text, size_t by
 {
     sli_text_encoder *encoder;
     *out = (sl_tokens){0};
-    SL_TRY(sli_text_encoder_create(vocab, SLI_TEXT_PART_BYTES, sli_usable_processors(), &encoder));
+    int threads = sli_text_encoder_threads(sli_usable_processors(), bytes);
+    SL_TRY(sli_text_encoder_create(vocab, SLI_TEXT_PART_BYTES, threads, &encoder));
     sl_status status = sli_text_encoder_run(encoder, text, bytes, continues, out);
     sli_text_encoder_destroy(&encoder);
     return status;
@@ -239,12 +240,13 @@ static sl_status add_part(void *context, const sli_text_part *part)
 static sl_status encode_range(range_reading *job, sl_tokens *out)
 {
     sli_text_encoder *encoder;
-    const sli_text_flow flow = {.read = read_block,
-                                .write = add_part,
-                                .context = job,
-                                .batch_bytes = SLI_TEXT_BLOCK_BYTES};
-    SL_TRY(sli_text_encoder_create(job->vocab, SLI_TEXT_PART_BYTES, job->threads, &encoder));
-    sl_status status = sli_text_encoder_flow(encoder, &flow);
+    const sli_text_stream stream = {.read = read_block,
+                                    .write = add_part,
+                                    .context = job,
+                                    .batch_bytes = SLI_TEXT_BLOCK_BYTES};
+    int threads = sli_text_encoder_threads(job->threads, job->text_bytes);
+    SL_TRY(sli_text_encoder_create(job->vocab, SLI_TEXT_PART_BYTES, threads, &encoder));
+    sl_status status = sli_text_encoder_stream(encoder, &stream);
     sli_text_encoder_destroy(&encoder);
     if (status != SL_OK) {
         sli_large_array_free(&job->ids);

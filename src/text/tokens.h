@@ -16,13 +16,14 @@ extern const sli_text_range sli_whole_text;
 typedef struct sli_tokenizing {
     const char *kept; /* a directory, which need not exist, where what they become may be kept, and
                          is read if it is of the same texts and tokenizer; NULL: it is not kept */
-    int threads;      /* 0: one for each processor that the process may use */
+    int threads;      /* of tokens, not words; 0: one for each processor that the process may use */
 } sli_tokenizing;
 
 /* The ids of a part of a text file, which is called `name` in errors: of words, its lines' tokens
- * one after the other. `threads`: as of sli_tokenizing. Errors: SL_ERR_NOT_FOUND, SL_ERR_IO,
- * SL_ERR_MEMORY; SL_ERR_FORMAT where the file is no regular one, is empty or has no token, or where
- * more than a third of its bytes are no text: not UTF-8, or control characters. */
+ * one after the other. `threads`: as of sli_tokenizing; words are cut by one. Errors:
+ * SL_ERR_NOT_FOUND, SL_ERR_IO, SL_ERR_MEMORY; SL_ERR_FORMAT where the file is no regular one, is
+ * empty or has no token, or where more than a third of its bytes are no text: not UTF-8, or control
+ * characters. */
 sl_status sli_tokens_read(const sl_vocab *vocab, const char *path, const char *name,
                           sli_text_range range, int threads, sl_tokens *out);
 

@@ -259,6 +259,13 @@ static void number_of_types_beside_the_data_is_refused(void **state)
     check_refused(&run, 2, "so it cannot be combined with --ntokens\n");
 }
 
+static void batch_invariance_is_refused_where_nothing_is_timed(void **state)
+{
+    program_run run;
+    program_start(&run, "model --preset small --batch-invariant");
+    check_refused(&run, 2, "which --profile measures: give both, or neither\n");
+}
+
 static void flag_overrides_the_preset_wherever_it_stands(void **state)
 {
     program_run before, after;
@@ -342,6 +349,7 @@ int data_and_model_tests(void)
                                         scratch_remove),
         cmocka_unit_test_setup_teardown(number_of_types_beside_the_data_is_refused, corpus_create,
                                         scratch_remove),
+        cmocka_unit_test(batch_invariance_is_refused_where_nothing_is_timed),
         cmocka_unit_test(devices_need_not_be_here_but_be_some),
         cmocka_unit_test(flag_overrides_the_preset_wherever_it_stands),
         cmocka_unit_test(balance_and_devices_replace_the_presets_stages),

@@ -133,7 +133,20 @@ static void device_that_cannot_is_refused(void **state)
     device->has_batch_invariance = false;
     check_ok(sl_device_set_batch_invariant(device, false));
     check_error(sl_device_set_batch_invariant(device, true), SL_ERR_UNSUPPORTED,
-                "on CPUs alone, got the device cpu");
+                "batch invariance needs CPU devices, got cpu: ");
+}
+
+static void list_is_set_whole_or_not(void **state)
+{
+    SCOPED(sl_device_list) *list = NULL;
+    check_ok(sl_device_list_create("cpu,cpu", &list, NULL));
+    sl_device *first = sl_device_list_get(list, 0), *second = sl_device_list_get(list, 1);
+    second->has_batch_invariance = false;
+    check_error(sl_device_list_set_batch_invariant(list, true), SL_ERR_UNSUPPORTED, "needs CPU");
+    assert_false(first->batch_invariant);
+    second->has_batch_invariance = true;
+    check_ok(sl_device_list_set_batch_invariant(list, true));
+    assert_true(first->batch_invariant && second->batch_invariant);
 }
 
 int heights_tests(void)
@@ -145,6 +158,7 @@ int heights_tests(void)
         cmocka_unit_test(height_is_tried_once),
         cmocka_unit_test(failed_trial_is_an_error),
         cmocka_unit_test(device_that_cannot_is_refused),
+        cmocka_unit_test(list_is_set_whole_or_not),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -96,11 +96,11 @@ static sl_status run(texts *through, size_t part_bytes, size_t batch_bytes, int 
 {
     sli_text_encoder *encoder;
     check_ok(sli_text_encoder_create(through->vocab, part_bytes, threads, &encoder));
-    const sli_text_flow flow = {.read = read_block,
-                                .write = threads == 1 ? measure_part : write_part,
-                                .context = through,
-                                .batch_bytes = batch_bytes};
-    sl_status status = sli_text_encoder_flow(encoder, &flow);
+    const sli_text_stream stream = {.read = read_block,
+                                    .write = threads == 1 ? measure_part : write_part,
+                                    .context = through,
+                                    .batch_bytes = batch_bytes};
+    sl_status status = sli_text_encoder_stream(encoder, &stream);
     sli_text_encoder_destroy(&encoder);
     return status;
 }
@@ -172,12 +172,22 @@ static void what_comes_before_an_error_is_written(void **state)
     }
 }
 
+static void small_texts_have_few_threads(void **state)
+{
+    (void)state;
+    assert_int_equal(sli_text_encoder_threads(64, 10), 2);
+    assert_int_equal(sli_text_encoder_threads(1, 10), 1);
+    assert_int_equal(sli_text_encoder_threads(64, 4 * SLI_TEXT_PART_BYTES), 6);
+    assert_int_equal(sli_text_encoder_threads(64, UINT64_MAX), 64);
+}
+
 int text_encoder_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(texts_go_by_in_their_order),
         cmocka_unit_test(texts_are_read_ahead_but_not_far),
         cmocka_unit_test(what_comes_before_an_error_is_written),
+        cmocka_unit_test(small_texts_have_few_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

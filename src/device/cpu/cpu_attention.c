@@ -33,8 +33,8 @@ typedef struct attention_job {
     float *log_sum_exp;
     float *workspace; /* [threads, thread_floats] */
     int64_t thread_floats;
-    bool small; /* multiplied by own kernels; backward: one block */
-    int64_t ld; /* row distance of scores */
+    bool own_kernels; /* multiply; backward: one block */
+    int64_t ld;       /* row distance of scores */
     atomic_int code;
 } attention_job;
 
@@ -138,7 +138,7 @@ static void multiply_rows(attention_job *job, const sli_score_block *block, cons
                           int64_t lda, const float *b, int64_t ldb, float *turned, float *room,
                           float *scores)
 {
-    if (job->small) {
+    if (job->own_kernels) {
         multiply_small_rows(job, block, a, lda, b, ldb, turned, room, scores);
         return;
     }
@@ -176,7 +176,7 @@ static void multiply_small_scores(const attention_job *job, const sli_score_bloc
 static void multiply_scores(attention_job *job, const sli_score_block *block, const float *scores,
                             const float *b, int64_t ldb, float *to, int64_t ldto, float *room)
 {
-    if (job->small) {
+    if (job->own_kernels) {
         multiply_small_scores(job, block, scores, b, ldb, to, ldto, room);
         return;
     }
@@ -201,13 +201,13 @@ static void multiply_small_transposed(const attention_job *job, const sli_score_
 }
 
 /* to [columns, d] += scores^T [columns, rows] times b [rows, d]; stored if beta is 0. `room`
- * [columns, d] is for a small product. */
+ * [columns, d] is for an own kernel. */
 static void multiply_transposed(attention_job *job, const sli_score_block *block,
                                 const float *scores, const float *b, int64_t ldb, float beta,
                                 float *to, int64_t ldto, float *room)
 {
     int64_t d = job->head_width;
-    if (job->small) {
+    if (job->own_kernels) {
         multiply_small_transposed(job, block, scores, b, ldb, beta != 0, to, ldto, room);
         return;
     }
@@ -227,14 +227,14 @@ typedef struct workspace {
 static int64_t turned_floats(const attention_job *job)
 {
     int64_t rows = sli_smaller(BLOCK, job->positions);
-    return job->small ? sli_larger(rows, SLI_SMALL_LEAST) * job->head_width : 0;
+    return job->own_kernels ? sli_larger(rows, SLI_SMALL_LEAST) * job->head_width : 0;
 }
 
 static int64_t room_floats(const attention_job *job)
 {
     if (job->head_width < SLI_SMALL_LEAST)
-        return job->small ? SLI_SMALL_LEAST * (job->positions + BLOCK) : 0;
-    return job->small ? SLI_SMALL_LEAST * job->head_width : 0;
+        return job->own_kernels ? SLI_SMALL_LEAST * (job->positions + BLOCK) : 0;
+    return job->own_kernels ? SLI_SMALL_LEAST * job->head_width : 0;
 }
 
 static int64_t block_floats(const attention_job *job)
@@ -308,10 +308,10 @@ static sl_status run_heads(sl_device *device, attention_job *job, int64_t tasks,
 {
     job->kernels = sli_cpu(device)->kernels;
     atomic_init(&job->code, 0);
-    job->small |= job->positions <= BLOCK && job->positions >= SLI_SMALL_LEAST &&
-                  job->head_width >= SLI_SMALL_LEAST;
-    job->ld = job->small ? sli_divide_up(job->positions, SLI_SMALL_LEAST) * SLI_SMALL_LEAST
-                         : job->positions;
+    job->own_kernels |= job->positions <= BLOCK && job->positions >= SLI_SMALL_LEAST &&
+                        job->head_width >= SLI_SMALL_LEAST;
+    job->ld = job->own_kernels ? sli_divide_up(job->positions, SLI_SMALL_LEAST) * SLI_SMALL_LEAST
+                               : job->positions;
     job->thread_floats = matrices * block_floats(job) + turned_floats(job) + room_floats(job);
     size_t bytes = (size_t)(job->thread_floats * device->threads) * sizeof(float);
     void *memory;
@@ -336,7 +336,7 @@ sl_status sli_cpu_attention(sl_device *device, const sli_attention *arguments)
                          .kv = arguments->kv,
                          .dropout = &arguments->dropout,
                          .to = arguments->out,
-                         .small = device->batch_invariant,
+                         .own_kernels = device->batch_invariant,
                          .log_sum_exp = arguments->log_sum_exp};
     return run_heads(device, &job, arguments->samples * job.heads, 1, forward_head);
 }
