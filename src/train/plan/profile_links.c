@@ -219,7 +219,7 @@ fail:
 /* Cores of one process, which have those of others on its host only where they are its own. */
 static sl_status count_own_cores(sl_group *group, const measured_links *links, int *out)
 {
-    int sharing = 0, own = sl_group_rank(group);
+    int sharing = 1, own = sl_group_rank(group);
     int64_t mine[SLI_CORE_WORDS];
     sli_cores cores;
     SL_TRY(sli_cores_describe(mine));
@@ -230,7 +230,7 @@ static sl_status count_own_cores(sl_group *group, const measured_links *links, i
     SL_TRY_OR_FAIL(sl_group_all_gather(group, mine, all, SLI_CORE_WORDS, SL_I64, NULL));
     SL_TRY_OR_FAIL(sli_cores_find(&cores));
     for (int rank = 0; rank < links->ranks; rank++)
-        sharing += links->hosts[rank] == links->hosts[own];
+        sharing += rank != own && links->hosts[rank] == links->hosts[own];
     *out = cores.core_count / (sli_cores_are_own(all, links->ranks, own) ? 1 : sharing);
     sli_cores_clear(&cores);
 fail:
