@@ -1,5 +1,4 @@
-/* The device's operations as the library calls them: arguments are checked here, once for every
- * kind of device, which then only computes. */
+/* The device's operations: arguments are checked here, once for all kinds of devices. */
 #include "device/device_base.h"
 
 #include <inttypes.h>
