@@ -8,6 +8,7 @@
 #include "nn/module.h"
 #include "tensor/tensor.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 
 typedef struct profiler {
@@ -197,37 +198,35 @@ fail:
     return status;
 }
 
-/* What a step's many actions take together is told better by the rounds' middle than by the
- * shortest, which few of them reach. */
-static void keep_median(double *const *seconds, int rounds, sl_module_profile *out)
+/* Medians: few of a step's many actions reach the shortest time. `room` has `rounds` values. */
+static void keep_medians(const sl_module_profile *times, int rounds, double *room,
+                         sl_module_profile *out)
 {
-    out->forward = sli_median_seconds(seconds[0], rounds);
-    out->backward = sli_median_seconds(seconds[1], rounds);
-    out->backward_input = sli_median_seconds(seconds[2], rounds);
-    out->backward_weight = sli_median_seconds(seconds[3], rounds);
+    static const size_t fields[] = {offsetof(sl_module_profile, forward),
+                                    offsetof(sl_module_profile, backward),
+                                    offsetof(sl_module_profile, backward_input),
+                                    offsetof(sl_module_profile, backward_weight)};
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        for (int round = 0; round < rounds; round++)
+            room[round] = *(const double *)((const char *)&times[round] + fields[i]);
+        *(double *)((char *)out + fields[i]) = sli_median_seconds(room, rounds);
+    }
 }
 
 /* After a first round, which is not timed. */
 static sl_status run_rounds(profiler *p, int index, int rounds, sl_tensor **out)
 {
-    double *values = calloc(4 * (size_t)rounds, sizeof *values);
-    double *const seconds[4] = {values, values + rounds, values + 2 * rounds, values + 3 * rounds};
-    sl_module_profile times = {0};
-    sl_status status;
-    if (!values)
-        return sli_no_memory("sl_profile_modules", "%d rounds", rounds);
-    SL_TRY_OR_FAIL(run_round(p, index, out, &times));
-    for (int round = 0; round < rounds; round++) {
-        times = (sl_module_profile){0};
-        SL_TRY_OR_FAIL(run_round(p, index, out, &times));
-        seconds[0][round] = times.forward;
-        seconds[1][round] = times.backward;
-        seconds[2][round] = times.backward_input;
-        seconds[3][round] = times.backward_weight;
-    }
-    keep_median(seconds, rounds, &p->profiles[index]);
+    sl_module_profile *times = calloc((size_t)rounds + 1, sizeof *times);
+    double *room = calloc((size_t)rounds, sizeof *room);
+    sl_status status = SL_OK;
+    if (!times || !room)
+        SL_TRY_OR_FAIL(sli_no_memory("sl_profile_modules", "%d rounds", rounds));
+    for (int round = 0; round <= rounds; round++)
+        SL_TRY_OR_FAIL(run_round(p, index, out, &times[round]));
+    keep_medians(times + 1, rounds, room, &p->profiles[index]);
 fail:
-    free(values);
+    free(room);
+    free(times);
     return status;
 }
 
