@@ -8,7 +8,6 @@
 #include "nn/module.h"
 #include "tensor/tensor.h"
 
-#include <stddef.h>
 #include <stdlib.h>
 
 typedef struct profiler {
@@ -198,18 +197,23 @@ fail:
     return status;
 }
 
+enum { TIMES = 4 };
+
+static double *time_of(sl_module_profile *profile, int which)
+{
+    double *const times[TIMES] = {&profile->forward, &profile->backward, &profile->backward_input,
+                                  &profile->backward_weight};
+    return times[which];
+}
+
 /* Medians: few of a step's many actions reach the shortest time. `room` has `rounds` values. */
-static void keep_medians(const sl_module_profile *times, int rounds, double *room,
+static void keep_medians(sl_module_profile *profiles, int rounds, double *room,
                          sl_module_profile *out)
 {
-    static const size_t fields[] = {offsetof(sl_module_profile, forward),
-                                    offsetof(sl_module_profile, backward),
-                                    offsetof(sl_module_profile, backward_input),
-                                    offsetof(sl_module_profile, backward_weight)};
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+    for (int which = 0; which < TIMES; which++) {
         for (int round = 0; round < rounds; round++)
-            room[round] = *(const double *)((const char *)&times[round] + fields[i]);
-        *(double *)((char *)out + fields[i]) = sli_median_seconds(room, rounds);
+            room[round] = *time_of(&profiles[round], which);
+        *time_of(out, which) = sli_median_seconds(room, rounds);
     }
 }
 
