@@ -41,24 +41,24 @@ static void draw_texts(texts *drawn, const sl_vocab *vocab, unsigned *seed)
 
 static sl_status read_block(void *context, sli_text_block *out)
 {
-    texts *from = context;
-    if (from->reading == from->read_fails)
-        return sl_error(SL_ERR_IO, "text %d cannot be read", (int)from->reading);
-    if (from->reading == TEXTS)
+    texts *source = context;
+    if (source->reading == source->read_fails)
+        return sl_error(SL_ERR_IO, "text %d cannot be read", (int)source->reading);
+    if (source->reading == TEXTS)
         return SL_OK;
-    const char *text = from->bytes + from->read;
-    size_t left = from->begins[from->reading + 1] - from->read, bytes = 0;
-    for (size_t seen = from->block_bytes; bytes == 0 && seen < left; seen *= 2)
-        bytes = sli_text_last_cut(from->vocab, text, 0, seen);
+    const char *text = source->bytes + source->read;
+    size_t left = source->begins[source->reading + 1] - source->read, bytes = 0;
+    for (size_t seen = source->block_bytes; bytes == 0 && seen < left; seen *= 2)
+        bytes = sli_text_last_cut(source->vocab, text, 0, seen);
     *out = (sli_text_block){.bytes = bytes ? bytes : left,
-                            .number = from->reading,
-                            .begins = from->read == from->begins[from->reading],
+                            .number = source->reading,
+                            .begins = source->read == source->begins[source->reading],
                             .ends = bytes == 0};
     out->text = malloc(out->bytes);
     assert_non_null(out->text);
     memcpy(out->text, text, out->bytes);
-    from->read += out->bytes;
-    from->reading += out->ends;
+    source->read += out->bytes;
+    source->reading += out->ends;
     return SL_OK;
 }
 
