@@ -90,10 +90,12 @@ class Hosts(unittest.TestCase):
         with network.Network(2, self.folder) as net:
             self.delay(net)
             links = json.loads(self.succeed(net, 4, [PROGRAM, "profile", "--links"]))["links"]
-        self.assertEqual(set(links), {"list", "node", "spine"})
+        # The devices of a process are a level of their own where it has more than one core.
+        (near,) = links.keys() - {"list", "spine"}
+        self.assertIn(near, ("socket", "node"))
         self.assertGreater(links["spine"]["latency_s"], 0.009)
         self.assertLess(links["spine"]["latency_s"], 0.1)
-        self.assertLess(links["node"]["latency_s"], links["spine"]["latency_s"])
+        self.assertLess(links[near]["latency_s"], links["spine"]["latency_s"])
 
     # ---- The same numbers ---------------------------------------------------------------------
 
