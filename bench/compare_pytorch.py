@@ -1,7 +1,7 @@
 """Training steps of sluice beside PyTorch's: the same model, batch and settings, the programs in turn.
 
     python3 bench/compare_pytorch.py step      [--rounds 5] [--steps 3] [--emsize N]
-    python3 bench/compare_pytorch.py families  [--rounds 5] [--steps 3] [--model NAME]
+    python3 bench/compare_pytorch.py families  [--rounds 5] [--steps 3] [--model NAME] [--precisions f32]
     python3 bench/compare_pytorch.py pipelines [--rounds 5] [--steps 3] [--schedule NAME]
     python3 bench/compare_pytorch.py pipe      [--rounds 5] [--steps 3] [--emsize N]
 
@@ -137,12 +137,13 @@ def report(case, times):
 
 
 def compare_step(args, python, case):
-    times = {"sluice": [], "sluice, bf16": []}
+    times = {"sluice" if precision == "f32" else f"sluice, {precision}": [] for precision in args.precisions}
+    modes = ",".join(f"{way} {precision}" for precision in args.precisions for way in ("eager", "compiled"))
     for _ in range(args.rounds):
-        for name, precision in zip(times, ("f32", "bf16")):
+        for name, precision in zip(list(times), args.precisions):
             ours = run_sluice(args, case, "--devices", "cpu", "--precision", precision)
             times[name].append(ours["ms"])
-        theirs = run([python, str(HERE / "pytorch_lm.py"), *flags_of(args, case), "--stages", "1"],
+        theirs = run([python, str(HERE / "pytorch_lm.py"), *flags_of(args, case), "--stages", "1", "--modes", modes],
                      environment(len(os.sched_getaffinity(0))))
         if "model" in case and theirs["parameters"] != ours["parameters"]:
             sys.exit(f"{case['model']}: {ours['parameters']:,} parameters, PyTorch's has {theirs['parameters']:,}")
@@ -190,6 +191,8 @@ def main():
     parser.add_argument("--venv", type=Path)
     parser.add_argument("--emsize", type=int, help="only the cases of this width")
     parser.add_argument("--model", help="only the cases of this model")
+    parser.add_argument("--precisions", default="f32,bf16", type=lambda names: names.split(","),
+                        help="of a step; PyTorch's products of bf16 are very slow on processors that have none")
     parser.add_argument("--schedule", choices=SCHEDULES, help="only this one")
     args = parser.parse_args()
     print(f"runs: {args.rounds} runs of each program in turn\n")
