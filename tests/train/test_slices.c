@@ -129,6 +129,7 @@ static void planned_activations_are_those_that_a_run_takes(void **state)
 {
     static const char *const names[] = {"1f1b", "gpipe", "zb-h1"};
     static const sl_precision precisions[] = {SL_PRECISION_F32, SL_PRECISION_BF16};
+    skip_if_sanitized();
     sl_train_options options = memory_options(*state);
     for (int i = 0; i < 3; i++)
         for (int mode = SL_RECOMPUTE_NEVER; mode <= SL_RECOMPUTE_ALWAYS; mode++)
