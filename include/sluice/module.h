@@ -60,8 +60,8 @@ typedef struct sl_module_ops {
      * tensor once. */
     int64_t (*saved_bytes)(const sl_module *module, const sl_shape *in);
 
-    /* (optional: saved_bytes) The most bytes that forward has at once in f32 on a pass that keeps
-     * nothing, beside its input; the output may be counted. */
+    /* (optional: saved_bytes and the output) The most bytes that forward has at once in f32 on a
+     * pass that keeps nothing, beside its input: its output too, where that is there. */
     int64_t (*forward_bytes)(const sl_module *module, const sl_shape *in);
 
     /* (optional: 0) Bytes that backward_input leaves on the pass for an input of this shape. */

@@ -384,17 +384,17 @@ static int64_t layer_saved_bytes(const sl_module *module, const sl_shape *in)
 }
 
 /* A norm's output is there beside the attention before which it is, and beside the feed-forward
- * part. */
+ * part; so is then the layer's own output, if the norms stand before. */
 static int64_t layer_forward_bytes(const sl_module *module, const sl_shape *in)
 {
     const sli_encoder_layer *layer = sl_module_state(module);
     sl_shape hidden = hidden_shape(layer, in);
     int64_t x = sl_shape_count(in) * (int64_t)sizeof(float);
-    int64_t attention = (layer->pre_norm ? x : 0) + sli_module_forward_bytes(layer->self_attn, in);
-    int64_t feed_forward =
-        x + (layer->swiglu ? sli_module_forward_bytes(layer->swiglu, in)
-                           : x + sl_shape_count(&hidden) * (int64_t)sizeof(float));
-    return attention > feed_forward ? attention : feed_forward;
+    int64_t attention = sli_module_forward_bytes(layer->self_attn, in, in);
+    int64_t feed_forward = layer->swiglu ? sli_module_forward_bytes(layer->swiglu, in, in)
+                                         : x + sl_shape_count(&hidden) * (int64_t)sizeof(float);
+    feed_forward += x;
+    return (attention > feed_forward ? attention : feed_forward) + (layer->pre_norm ? x : 0);
 }
 
 static int64_t layer_deferred_bytes(const sl_module *module, const sl_shape *in)

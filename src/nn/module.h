@@ -91,8 +91,9 @@ sl_status sli_module_count_work(const sl_module *sequential, const sl_shape *in,
  * sli_module_count_work. */
 sl_status sli_module_count_step_flop(const sl_module *sequential, const sl_shape *in, double *out);
 
-/* The most that a forward has at once beside its input, on a pass that keeps nothing. */
-int64_t sli_module_forward_bytes(const sl_module *module, const sl_shape *in);
+/* The most that a forward from `in` to `out` has at once beside its input, on a pass that keeps
+ * nothing, in f32. */
+int64_t sli_module_forward_bytes(const sl_module *module, const sl_shape *in, const sl_shape *out);
 
 /* Bytes that stay f32 on a bf16 pass, of those that the module and all below it save for so many
  * rows. */

@@ -221,10 +221,11 @@ int64_t sl_module_saved_bytes(const sl_module *module, const sl_shape *in)
     return module->ops->saved_bytes ? module->ops->saved_bytes(module, in) : 0;
 }
 
-int64_t sli_module_forward_bytes(const sl_module *module, const sl_shape *in)
+int64_t sli_module_forward_bytes(const sl_module *module, const sl_shape *in, const sl_shape *out)
 {
-    return module->ops->forward_bytes ? module->ops->forward_bytes(module, in)
-                                      : sl_module_saved_bytes(module, in);
+    return module->ops->forward_bytes
+               ? module->ops->forward_bytes(module, in)
+               : sl_module_saved_bytes(module, in) + sl_shape_count(out) * (int64_t)sizeof(float);
 }
 
 int64_t sl_module_deferred_bytes(const sl_module *module, const sl_shape *in)

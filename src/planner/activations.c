@@ -23,18 +23,21 @@
 
 /* One micro-batch, or slice, in one stage. A module's workspace is less than what it saves. */
 typedef struct micro_plan {
-    int64_t input, output; /* bytes; 0 for the first stage's input, ids that the caller owns */
-    int64_t saved;         /* from forward to backward, or to its input's half */
-    int64_t deferred;      /* between backward's halves */
-    int64_t halfway;       /* during backward's first half: what some modules have saved and the
-                              others deferred, one of them both */
-    int64_t workspace;     /* of forward and backward */
-    int64_t loss;          /* workspace of the loss, with the last module */
-    int64_t sums;          /* on a CPU: the scratch for the sums of a bias's gradient */
-    int64_t forward_only;  /* of a forward that keeps nothing */
-    int64_t head;          /* between S and T, at its rank's first stage */
-    int64_t head_sums;     /* of S */
-    int64_t all_sums;      /* of the S of all ranks, at the last stage */
+    int64_t input, output;     /* bytes; 0 for the first stage's input, ids that the caller owns */
+    int64_t saved;             /* from forward to backward, or to its input's half */
+    int64_t deferred;          /* between backward's halves */
+    int64_t halfway;           /* during backward's first half: what some modules have saved and the
+                                  others deferred, one of them both */
+    int64_t workspace;         /* of forward and backward */
+    int64_t loss;              /* workspace of the loss, with the last module */
+    int64_t sums;              /* on a CPU: the scratch for the sums of a bias's gradient */
+    int64_t forward;           /* of a forward that keeps nothing, where the stage holds most: the
+                                  input and the output of a module, */
+    int64_t forward_workspace; /* and its workspace; */
+    int64_t logits;            /* with the last module, the workspace of the loss */
+    int64_t head;              /* between S and T, at its rank's first stage */
+    int64_t head_sums;         /* of S */
+    int64_t all_sums;          /* of the S of all ranks, at the last stage */
     int64_t cache, cache_gradient; /* of slices: for a whole micro-batch, what attention keeps for
                                       all of them, and its gradient from the first backward on */
 } micro_plan;
@@ -42,6 +45,11 @@ typedef struct micro_plan {
 static int64_t larger(int64_t a, int64_t b)
 {
     return a > b ? a : b;
+}
+
+static int64_t smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
 }
 
 static int64_t bytes_of(const sl_shape *shape)
@@ -77,6 +85,12 @@ static int64_t logits_bytes(const sli_layout *layout, const sl_stage_plan *stage
                                              SL_PRECISION_F32, is_on_host(layout, stage));
 }
 
+static bool trains_bias(const sl_module *head)
+{
+    const sli_linear *linear = sli_module_as_linear(head);
+    return linear && linear->bias && sli_parameter_is_trained(linear->bias);
+}
+
 /* What the loss needs at once. Where every backward is in halves, the gradient of all logits waits
  * for the second one, in the logits' own place in f32. */
 static int64_t head_workspace_bytes(const sli_layout *layout, const sl_stage_plan *stage,
@@ -87,6 +101,22 @@ static int64_t head_workspace_bytes(const sli_layout *layout, const sl_stage_pla
         return sli_cross_entropy_workspace_bytes(sl_shape_count(logits) / classes, classes,
                                                  layout->precision, is_on_host(layout, stage));
     return layout->precision == SL_PRECISION_BF16 ? logits_bytes(layout, stage, logits) : 0;
+}
+
+/* What a module holds in a forward that keeps nothing. In bf16 it works on a copy in f32 of its
+ * input, and its products on one in bf16. */
+static void plan_forward(const sli_layout *layout, int index, const sl_shape *in,
+                         const sl_shape *next, micro_plan *out)
+{
+    const sl_module *module = sl_module_child(layout->model, index);
+    int64_t in_bytes = index > 0 ? bytes_of(in) : 0;
+    int64_t all = kept_bytes(layout, in_bytes) + sli_module_forward_bytes(module, in, next);
+    if (layout->precision == SL_PRECISION_BF16)
+        all += work_bytes(layout, in_bytes);
+    if (all <= out->forward + out->forward_workspace)
+        return;
+    out->forward = kept_bytes(layout, in_bytes) + kept_bytes(layout, bytes_of(next));
+    out->forward_workspace = all - out->forward;
 }
 
 /* The first `frozen` modules keep nothing but for `slices`, where there are several. *shape is that
@@ -107,7 +137,8 @@ static sl_status plan_micro(const sli_layout *layout, const sl_stage_plan *stage
         bool is_split = i == last && layout->head_blocks > 0;
         if (i == last && !is_split) {
             out->loss = head_workspace_bytes(layout, stage, defers_head, &next);
-            out->sums = is_on_host(layout, stage) ? sli_cpu_sums_bytes(rows, classes) : 0;
+            if (is_on_host(layout, stage) && trains_bias(module))
+                out->sums = sli_cpu_sums_bytes(rows, classes);
         }
         int64_t exact = i == last ? 0 : sli_module_exact_bytes(module, rows);
         int64_t cached = sli_module_slice_bytes(module, 1, rows);
@@ -123,13 +154,13 @@ static sl_status plan_micro(const sli_layout *layout, const sl_stage_plan *stage
             if (!is_split)
                 out->deferred += kept_bytes(layout, sl_module_deferred_bytes(module, shape));
         }
-        if (i < last)
-            out->workspace = larger(out->workspace, work_bytes(layout, saved));
-        int64_t forward = i == last ? logits_bytes(layout, stage, &next)
-                                    : work_bytes(layout, sli_module_forward_bytes(module, shape));
-        out->forward_only = larger(out->forward_only, forward);
-        if (i < last)
-            *shape = next;
+        if (i == last) {
+            out->logits = logits_bytes(layout, stage, &next);
+            continue;
+        }
+        out->workspace = larger(out->workspace, work_bytes(layout, saved));
+        plan_forward(layout, i, shape, &next, out);
+        *shape = next;
     }
     out->halfway += out->deferred;
     out->output = kept_bytes(layout, bytes_of(shape));
@@ -384,9 +415,8 @@ static bool defers_last_stage(const sl_schedule *schedule)
  * sizes, or the other way round: the smaller of both is there besides. */
 static void plan_workspace(const micro_plan *micro, bool on_host, sl_stage_plan *stage)
 {
-    int64_t cached = micro->loss < micro->workspace ? micro->loss : micro->workspace;
     stage->workspace_bytes = larger(micro->workspace, micro->loss);
-    stage->cached_bytes = on_host ? cached + micro->sums : 0;
+    stage->cached_bytes = on_host ? smaller(micro->loss, micro->workspace) + micro->sums : 0;
 }
 
 /* `schedule` is the layout's table, as far as the stages go backward. */
@@ -420,18 +450,32 @@ static sl_status plan_training_step(const sli_layout *layout, const sl_schedule 
 
 /* ---- An evaluation -------------------------------------------------------------------------- */
 
-/* An evaluation keeps nothing, but its batch may be larger: inputs that wait, and a module's input
- * and output. */
-static sl_status plan_evaluation(const sli_layout *layout, int frozen, sl_stage_plan *stages)
+/* An evaluation keeps nothing, but its batch may be larger: of a stage, the inputs that wait, and
+ * what a module or the loss holds. It is never there beside a step. */
+static void plan_stage_evaluation(const sli_layout *layout, const micro_plan *micro, int64_t sums,
+                                  sl_stage_plan *stage)
+{
+    int64_t modules = micro->forward + micro->forward_workspace;
+    int64_t loss = micro->logits > 0 ? micro->output + micro->logits : 0;
+    int64_t waiting = (layout->eval_micros - 1) * micro->input;
+    int64_t cached =
+        is_on_host(layout, stage) ? smaller(micro->forward_workspace, micro->logits) + sums : 0;
+    if (waiting + larger(modules, loss) + cached <=
+        stage->activation_bytes + stage->workspace_bytes + stage->cached_bytes)
+        return;
+    stage->activation_bytes = waiting + (modules > loss ? micro->forward : micro->output);
+    stage->workspace_bytes = modules > loss ? micro->forward_workspace : micro->logits;
+    stage->cached_bytes = cached;
+}
+
+static sl_status plan_evaluation(const sli_layout *layout, const plan_work *work,
+                                 sl_stage_plan *stages)
 {
     sl_shape shape = sl_shape_2d(layout->eval_micro_rows, layout->row_tokens);
     for (int s = 0; s < sl_schedule_stages(layout->table); s++) {
-        sl_stage_plan *stage = &stages[s];
         micro_plan micro;
-        SL_TRY(plan_micro(layout, stage, frozen, 1, false, &shape, &micro));
-        stage->activation_bytes =
-            larger(stage->activation_bytes, layout->eval_micros * micro.input + 2 * micro.output);
-        stage->workspace_bytes = larger(stage->workspace_bytes, micro.forward_only);
+        SL_TRY(plan_micro(layout, &stages[s], work->frozen, 1, false, &shape, &micro));
+        plan_stage_evaluation(layout, &micro, work->micros[s].sums, &stages[s]);
     }
     return SL_OK;
 }
@@ -453,7 +497,7 @@ static sl_status plan_activations(const sli_layout *layout, const plan_work *wor
 fail:
     sl_schedule_destroy(&table);
     SL_TRY(status);
-    return plan_evaluation(layout, work->frozen, stages);
+    return plan_evaluation(layout, work, stages);
 }
 
 sl_status sli_layout_plan_activations(const sli_layout *layout, sl_stage_plan *stages)

@@ -15,6 +15,16 @@ static inline sl_plan plan_numbers(const sl_train_options *options, const sl_tra
     return numbers;
 }
 
+/* With the stages of the model, whose ntokens the options have. */
+static inline sl_plan plan_of_launch(const sl_train_options *options, const sl_train_launch *launch)
+{
+    SCOPED(sl_module) *model = NULL;
+    SCOPED(sl_plan) *plan = NULL;
+    check_ok(sl_transformer_lm_create(&options->model, &model));
+    check_ok(sl_plan_create(options, launch, model, NULL, &plan));
+    return *plan;
+}
+
 /* A run of one rank of the group, of which so many are on one host. */
 static inline sl_status run_as_rank(const sl_train_options *options, sl_group *group,
                                     int local_ranks, const sl_reporter *reporters, int count,

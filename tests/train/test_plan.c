@@ -6,18 +6,6 @@
 
 #include <math.h>
 
-/* With the model's ntokens. */
-static sl_plan plan_of_launch(const sl_train_options *options, const sl_train_launch *launch)
-{
-    SCOPED(sl_module) *model = NULL;
-    SCOPED(sl_plan) *plan = NULL;
-    sl_plan numbers;
-    check_ok(sl_transformer_lm_create(&options->model, &model));
-    check_ok(sl_plan_create(options, launch, model, NULL, &plan));
-    numbers = *plan;
-    return numbers;
-}
-
 static sl_plan plan_of(const sl_train_options *options, int64_t ntokens)
 {
     sl_train_options complete = *options;
@@ -265,143 +253,6 @@ static void planned_bytes_of_replicas_are_those_that_a_run_takes(void **state)
         check_run(&options);
 }
 
-/* ---- All of a host -------------------------------------------------------------------------- */
-
-enum { MOST_REPLICAS = 3 };
-
-/* The most that each stage's device of a replica has had, in all runs so far. */
-typedef struct peaks {
-    int64_t total[SL_MAX_STAGES], reserved[SL_MAX_STAGES];
-} peaks;
-
-static int64_t larger(int64_t a, size_t b)
-{
-    return a > (int64_t)b ? a : (int64_t)b;
-}
-
-static sl_status note_peaks(void *context, const sl_run_info *info, const sl_run_result *result)
-{
-    peaks *peak = context;
-    for (int s = 0; s < sl_pipe_stages(info->pipe); s++) {
-        sl_memory_stats stats;
-        sl_device_memory(sl_pipe_device(info->pipe, s), &stats);
-        peak->total[s] = larger(peak->total[s], stats.peak_total_bytes);
-        peak->reserved[s] = larger(peak->reserved[s], stats.peak_reserved_bytes);
-    }
-    return SL_OK;
-}
-
-/* The peaks of all devices in one more run, whatever they are for. */
-static void run_for_peaks(const sl_train_options *options, peaks *each, double *total,
-                          double *reserved)
-{
-    sl_reporter reporters[MOST_REPLICAS];
-    sl_run_result result;
-    for (int r = 0; r < options->replicas; r++)
-        reporters[r] = (sl_reporter){.context = &each[r], .finished = note_peaks, .rank = r};
-    check_ok(sl_train_run(options, reporters, options->replicas, &result));
-    *total = *reserved = 0;
-    for (int r = 0; r < options->replicas; r++)
-        for (int s = 0; s < options->pipeline_ranks; s++) {
-            *total += (double)each[r].total[s];
-            *reserved += (double)each[r].reserved[s];
-        }
-}
-
-/* Every run against what was planned, and what it has from the system. Peaks are lower where
- * gradients do not wait, and where a stage happens not to run ahead of the next, so that the plan
- * is held against the largest of a few runs; kernels' own workspace is not planned for. */
-static void check_host(sl_train_options options)
-{
-    enum { MOST_RUNS = 40 };
-    sl_corpus *corpus;
-    check_ok(sl_corpus_load(options.data, NULL, &corpus));
-    sl_train_options complete = options;
-    complete.model.ntokens = sl_vocab_size(sl_corpus_vocab(corpus));
-    sl_corpus_destroy(&corpus);
-    sl_host_plan plan = plan_of_launch(&complete, NULL).host;
-    double planned = (double)(plan.total_bytes - plan.process_bytes), taken = 0, reserved = 0;
-    peaks each[MOST_REPLICAS] = {{.total = {0}}};
-    bool fits = true;
-    let_stages_run_ahead();
-    for (int run = 0; run < MOST_RUNS && fits && taken < 0.9 * planned; run++) {
-        run_for_peaks(&options, each, &taken, &reserved);
-        fits = taken <= 1.03 * planned && reserved <= 1.05 * planned;
-    }
-    if (!fits || taken < 0.9 * planned)
-        fail_msg("%s, %d replicas, %d stages, %s, %s, %d epochs: planned %.2f MiB, taken %.2f MiB, "
-                 "reserved %.2f MiB",
-                 sl_precision_names[options.precision], options.replicas, options.pipeline_ranks,
-                 sl_recompute_name(options.recompute), options.schedule, options.epochs,
-                 planned / (1 << 20), taken / (1 << 20), reserved / (1 << 20));
-}
-
-static void check_hosts_of_layouts(sl_train_options options)
-{
-    for (options.replicas = 1; options.replicas <= MOST_REPLICAS; options.replicas++)
-        for (options.pipeline_ranks = 1; options.pipeline_ranks <= 2; options.pipeline_ranks++) {
-            bool odd = (options.replicas + options.pipeline_ranks) % 2;
-            options.epochs = options.pipeline_ranks == 1 ? 2 : 1 + odd;
-            options.recompute = odd ? SL_RECOMPUTE_NEVER : SL_RECOMPUTE_ALWAYS;
-            options.schedule = options.epochs == 1 ? "gpipe" : "1f1b";
-            options.optimizer =
-                (sl_optimizer_options){.kind = odd ? SL_OPTIMIZER_SGD : SL_OPTIMIZER_ADAMW};
-            options.zero = options.replicas == 3;
-            check_host(options);
-        }
-}
-
-static void planned_totals_are_the_peaks_of_runs(void **state)
-{
-    sl_train_options options = small_options(*state);
-    options.model.emsize = options.model.nhid = 256;
-    options.model.nlayers = 4;
-    options.bptt = 16;
-    options.batch_size = options.eval_batch_size = 8;
-    options.chunks = 4;
-    options.max_batches = 2;
-    options.eval_max_batches = 1;
-    options.lr.lr = 1e-3;
-    for (sl_precision in = SL_PRECISION_F32; in <= SL_PRECISION_BF16; in++) {
-        options.precision = in;
-        check_hosts_of_layouts(options);
-    }
-}
-
-static void large_evaluations_are_planned_for(void **state)
-{
-    sl_train_options options = small_options(*state);
-    options.replicas = 1;
-    options.pipeline_ranks = 2;
-    options.model.emsize = options.model.nhid = 64;
-    options.batch_size = 2;
-    options.eval_batch_size = 60;
-    options.bptt = 4;
-    options.eval_max_batches = 1;
-    for (sl_precision in = SL_PRECISION_F32; in <= SL_PRECISION_BF16; in++) {
-        options.precision = in;
-        check_host(options);
-    }
-}
-
-/* Blocks of 16 positions, of which an epoch's last has 12, and evaluations of other rows. */
-static void epochs_with_ragged_ends_reserve_what_was_planned(void **state)
-{
-    sl_train_options options = small_options(*state);
-    options.model.emsize = options.model.nhid = 256;
-    options.model.nlayers = 4;
-    options.bptt = 16;
-    options.batch_size = 32;
-    options.eval_batch_size = 20;
-    options.chunks = 4;
-    options.epochs = 3;
-    options.max_batches = options.eval_max_batches = 0;
-    options.replicas = 1;
-    options.lr.lr = 1e-3;
-    for (options.pipeline_ranks = 1; options.pipeline_ranks <= 2; options.pipeline_ranks++)
-        check_host(options);
-}
-
 /* What is refused has its numbers, and what is said to fit does. */
 static void runs_that_do_not_fit_are_refused_with_what_would(void **state)
 {
@@ -474,8 +325,8 @@ static void copies_of_tied_parameters_in_other_processes_are_planned_for(void **
     assert_int_equal(apart.stage[1].gradient_bytes, here.stage[1].gradient_bytes);
 }
 
-/* A backward in halves leaves the gradient of all logits to the second, in their own place: what
- * the loss needs besides is an evaluation's, of fewer rows. */
+/* A backward in halves leaves the gradient of all logits to the second, in their own place, and the
+ * loss needs nothing besides. */
 static void logits_of_a_backward_in_halves_are_planned_once(void **state)
 {
     static const char *const schedules[] = {"gpipe", "zb-h1"};
@@ -498,7 +349,7 @@ static void logits_of_a_backward_in_halves_are_planned_once(void **state)
     }
     int64_t row_bytes = sl_shape_count(&one_row) * 4;
     assert_int_equal(plans[0].stage[1].workspace_bytes, 4 * row_bytes);
-    assert_int_equal(plans[1].stage[1].workspace_bytes, row_bytes);
+    assert_true(plans[1].stage[1].workspace_bytes < row_bytes);
     assert_true(plans[1].stage[1].activation_bytes > 4 * row_bytes);
 }
 
@@ -579,12 +430,6 @@ int plan_tests(void)
         cmocka_unit_test(cached_blocks_are_planned_where_the_loss_is),
         cmocka_unit_test(options_that_are_refused_are_not_said_to_fit),
         cmocka_unit_test_setup_teardown(frozen_layers_take_no_activations, small_corpus_create,
-                                        scratch_remove),
-        cmocka_unit_test_setup_teardown(planned_totals_are_the_peaks_of_runs, small_corpus_create,
-                                        scratch_remove),
-        cmocka_unit_test_setup_teardown(epochs_with_ragged_ends_reserve_what_was_planned,
-                                        small_corpus_create, scratch_remove),
-        cmocka_unit_test_setup_teardown(large_evaluations_are_planned_for, small_corpus_create,
                                         scratch_remove),
         cmocka_unit_test_setup_teardown(planned_bytes_of_replicas_are_those_that_a_run_takes,
                                         small_corpus_create, scratch_remove),

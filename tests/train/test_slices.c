@@ -75,15 +75,6 @@ static void run_resumes_with_its_slices_alone(void **state)
 
 /* ---- Memory ------------------------------------------------------------------------------- */
 
-static sl_plan plan_of(const sl_train_options *options)
-{
-    SCOPED(sl_module) *model = NULL;
-    SCOPED(sl_plan) *plan = NULL;
-    check_ok(sl_transformer_lm_create(&options->model, &model));
-    check_ok(sl_plan_create(options, NULL, model, NULL, &plan));
-    return *plan;
-}
-
 static sl_train_options memory_options(scratch *dir)
 {
     sl_train_options options = sliced_options(dir);
@@ -109,15 +100,12 @@ static sl_train_options memory_options(scratch *dir)
 static void check_planned_activations(const sl_train_options *options)
 {
     static small_record record;
-    sl_plan plan = plan_of(options);
-    int64_t least[2];
-    for (int s = 0; s < 2; s++)
-        least[s] = plan.stage[s].activation_bytes * 3 / 4;
-    small_run_for_peaks(options, least, 2, &record);
+    sl_plan plan = plan_of_launch(options, NULL);
+    check_ok(small_run(options, &record));
     for (int s = 0; s < 2; s++) {
         int64_t planned = plan.stage[s].activation_bytes;
         int64_t taken = (int64_t)record.peak_activations[s];
-        if (taken > planned || taken < least[s])
+        if (taken > planned || 100 * taken < 75 * planned)
             fail_msg("%s, %s, %s, stage %d: planned %d bytes, taken %d", options->schedule,
                      sl_recompute_name(options->recompute), sl_precision_names[options->precision],
                      s, (int)planned, (int)taken);
@@ -129,7 +117,6 @@ static void planned_activations_are_those_that_a_run_takes(void **state)
 {
     static const char *const names[] = {"1f1b", "gpipe", "zb-h1"};
     static const sl_precision precisions[] = {SL_PRECISION_F32, SL_PRECISION_BF16};
-    skip_if_sanitized();
     sl_train_options options = memory_options(*state);
     for (int i = 0; i < 3; i++)
         for (int mode = SL_RECOMPUTE_NEVER; mode <= SL_RECOMPUTE_ALWAYS; mode++)
@@ -147,9 +134,9 @@ static void slices_of_1f1b_take_less_memory(void **state)
     sl_train_options options = memory_options(*state);
     options.pipeline_ranks = 4;
     options.chunks = 8;
-    sl_plan sliced = plan_of(&options);
+    sl_plan sliced = plan_of_launch(&options, NULL);
     options.slices = 1;
-    sl_plan whole = plan_of(&options);
+    sl_plan whole = plan_of_launch(&options, NULL);
     assert_true(sliced.stage[0].activation_bytes < 0.8 * (double)whole.stage[0].activation_bytes);
 }
 
@@ -194,7 +181,7 @@ static void what_slices_do_not_go_with_is_refused(void **state)
                   "the schedule sliced.csv has 2 slices of a micro-batch, not 4");
     other.slices = 0;
     other.model.ntokens = 40;
-    assert_int_equal(plan_of(&other).options.slices, 2);
+    assert_int_equal(plan_of_launch(&other, NULL).options.slices, 2);
     other.pack = true;
     check_refused(&other, SL_ERR_UNSUPPORTED, "slices cannot be combined with pack");
 }
