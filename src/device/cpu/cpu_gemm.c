@@ -13,7 +13,8 @@
  * Products of bf16 are primitives' as well, of any layout and straight into c. Where oneDNN has
  * none that uses the processor's instructions, the product is f32's: each thread widens what its
  * panel of c needs of a and b, a step of the inner dimension at a time where dnnl_sgemm multiplies.
- * The products of two bf16 values are exact in f32, so only the order of the sums differs.
+ * The products of two bf16 values are exact in f32, so only the order of the sums differs. Panels
+ * of f32 whose rows lie at a distance that slows dnnl_sgemm are copied in the same steps.
  *
  * Where a row's bits may not depend on the other rows, columns are cut by n and k alone, and a
  * panel is multiplied with a height that gives each of its rows the bits of any other (heights.h);
@@ -94,11 +95,23 @@ static void choose_panels(sli_gemm_job *job, const panel_rule *rule)
     sli_gemm_multiply_own_rows(job);
 }
 
-static const panel_rule *sgemm_rule(const sli_gemm *g)
+static const panel_rule *sgemm_rule(const sli_gemm_job *job)
 {
-    if (g->transpose_a)
+    if (job->gemm->transpose_a)
         return &transposed_a_rule;
-    return g->transpose_b ? &transposed_b_rule : &plain_rule;
+    return job->gemm->transpose_b || job->copies_b ? &transposed_b_rule : &plain_rule;
+}
+
+/* And which panels are copied. */
+static void choose_sgemm_panels(sli_gemm_job *job)
+{
+    const sli_gemm *g = job->gemm;
+    job->copies_a = g->transpose_a && !job->widens && sli_sgemm_is_slowed_by(g->lda);
+    job->copies_b = !g->transpose_b && !job->widens && sli_sgemm_is_slowed_by(g->ldb);
+    choose_panels(job, sgemm_rule(job));
+    bool is_in_place = sli_sgemm_reads_in_place(job->rows.size, job->columns.size);
+    job->copies_a &= is_in_place;
+    job->copies_b &= is_in_place;
 }
 
 static bool suits_matmul(const sli_gemm_job *job)
@@ -137,8 +150,8 @@ static int64_t longest(const sli_ranges *ranges)
 
 void sli_gemm_set_floats(sli_gemm_job *job, int64_t scratch)
 {
-    bool cuts = job->widens && !job->use_matmul;
-    int64_t most = cuts ? sli_smaller(job->gemm->k, 2 * SLI_WIDE_STEP - 1) : job->gemm->k;
+    int64_t step = sli_sgemm_step(job->gemm->transpose_a), k = job->gemm->k;
+    int64_t most = sli_gemm_inner_count(job, 0) < k ? sli_smaller(k, 2 * step - 1) : k;
     int64_t height = 0;
     bool copies = false;
     for (int i = 0; i < 4; i++) {
@@ -146,10 +159,11 @@ void sli_gemm_set_floats(sli_gemm_job *job, int64_t scratch)
         copies |= job->heights[i / 2][i % 2].is_copied;
     }
     job->copy_floats = 0;
-    if (job->widens || copies)
-        job->copy_floats += sli_aligned_floats(height * most);
-    if (job->widens)
-        job->copy_floats += sli_aligned_floats(longest(&job->columns) * most);
+    if (job->widens || copies || job->copies_a)
+        job->copy_floats += sli_aligned_floats(sli_gemm_copy_distance(height) * most);
+    if (job->widens || job->copies_b)
+        job->copy_floats +=
+            sli_aligned_floats(sli_gemm_copy_distance(longest(&job->columns)) * most);
     job->panel_floats = (job->use_matmul && !sli_gemm_uses_bf16(job)) || copies
                             ? sli_aligned_floats(height * longest(&job->columns))
                             : 0;
@@ -180,12 +194,13 @@ static void run_job(sli_gemm_job *job, sli_pool_task panel)
     sli_pool_run(job->cpu->pool, job->rows.count * job->columns.count, panel, job);
 }
 
-/* Widened panels differ in size from product to product, and blocks of all these sizes would stay
+/* Copied panels differ in size from product to product, and blocks of all these sizes would stay
  * in the device's cache: they are in the device's scratch where it has the room. */
 static sl_status run_panels(sl_device *device, sli_gemm_job *job, sli_pool_task panel)
 {
     int64_t floats = job->thread_floats * device->threads;
-    if (job->widens && floats <= SLI_SCRATCH_FLOATS) {
+    bool copies = job->widens || job->copies_a || job->copies_b;
+    if (copies && floats <= SLI_SCRATCH_FLOATS) {
         pthread_mutex_lock(&job->cpu->scratch_lock);
         job->workspace = job->cpu->scratch;
         run_job(job, panel);
@@ -230,7 +245,7 @@ sl_status sli_cpu_gemm(sl_device *device, const sli_gemm *arguments)
     if ((!is_bf16 || job.widens) && suits_matmul(&job))
         SL_TRY(try_matmul(device, &job, &matmul_rule));
     if (!job.use_matmul) {
-        choose_panels(&job, sgemm_rule(arguments));
+        choose_sgemm_panels(&job);
         SL_TRY(sli_gemm_find_heights(device, &job, sli_sgemm_panel));
         sli_gemm_set_floats(&job, 0);
         SL_TRY(run_panels(device, &job, sli_sgemm_panel));

@@ -8,14 +8,11 @@
 
 #include <stdatomic.h>
 
-/* Inner columns widened at a time: as many as dnnl_sgemm sums before it adds to c where it has
- * AVX-512, so that it then gives the bits of the f32 product. */
-enum { SLI_WIDE_STEP = 384 };
-
 typedef struct sli_gemm_job {
     sli_cpu_device *cpu;
     const sli_gemm *gemm;
-    bool widens; /* a and b are bf16 in a product of f32 */
+    bool widens;             /* a and b are bf16 in a product of f32 */
+    bool copies_a, copies_b; /* their panels, from rows at a distance that slows dnnl_sgemm */
     sli_ranges rows, columns;
     /* Of panels [is in the last rows][is in the last columns]: how many rows are multiplied, and
      * their primitives; else dnnl_sgemm. */
@@ -62,8 +59,12 @@ sl_status sli_gemm_find_primitives(sli_gemm_job *job);
 /* Sets the heights of the panels, whose rows are cut again where none fits. */
 sl_status sli_gemm_find_heights(sl_device *device, sli_gemm_job *job, sli_pool_task panel);
 
-/* How many of the inner dimension are widened from `first` on. */
-int64_t sli_gemm_wide_count(const sli_gemm_job *job, int64_t first);
+/* How many of the inner dimension are multiplied at once from `first` on: as many as dnnl_sgemm
+ * sums before it adds to c where panels are copied, which gives the bits of the whole product. */
+int64_t sli_gemm_inner_count(const sli_gemm_job *job, int64_t first);
+
+/* The distance of a copied panel's rows, one for each term of a sum. */
+int64_t sli_gemm_copy_distance(int64_t columns);
 
 /* Tasks of a job, which is their argument: a panel. */
 void sli_sgemm_panel(void *argument, int64_t index, int thread);

@@ -104,6 +104,7 @@ static sl_status multiply_alike(const height_trials *trials, int64_t draw, sli_h
     sli_gemm_job job = {.cpu = trials->job->cpu,
                         .gemm = &product,
                         .widens = trials->job->widens,
+                        .copies_b = trials->job->copies_b,
                         .rows = {product.m, product.m, 1},
                         .columns = {product.n, product.n, 1},
                         .use_matmul = trials->job->use_matmul};

@@ -4,11 +4,16 @@
 #include <assert.h>
 #include <string.h>
 
-int64_t sli_gemm_wide_count(const sli_gemm_job *job, int64_t first)
+int64_t sli_gemm_inner_count(const sli_gemm_job *job, int64_t first)
 {
-    int64_t left = job->gemm->k - first;
-    bool cuts = job->widens && !job->use_matmul && left >= 2 * SLI_WIDE_STEP;
-    return cuts ? SLI_WIDE_STEP : left;
+    int64_t left = job->gemm->k - first, step = sli_sgemm_step(job->gemm->transpose_a);
+    bool copies = job->widens || job->copies_a || job->copies_b;
+    return copies && !job->use_matmul && left >= 2 * step ? step : left;
+}
+
+int64_t sli_gemm_copy_distance(int64_t columns)
+{
+    return sli_sgemm_is_slowed_by(columns) ? columns + 16 : columns;
 }
 
 static void store_error(sli_gemm_job *job, int code)
@@ -24,9 +29,11 @@ static bool has_epilogue(const sli_gemm *g)
 }
 
 /* `height` rows and `columns` of a or b, with the distance of rows from and to *ld; rows beyond
- * `rows` are zeros. Where they are widened or copied, they go to *room, which moves on. */
+ * `rows` are zeros. Where they are widened or copied, they go to *room, which moves on, `distance`
+ * apart. */
 static const float *panel_of(const sli_gemm_job *job, const void *matrix, int64_t *ld,
-                             sli_range rows, sli_range columns, sli_height height, float **room)
+                             sli_range rows, sli_range columns, sli_height height, int64_t distance,
+                             float **room)
 {
     int64_t first = rows.first * *ld + columns.first;
     if (!job->widens && !height.is_copied)
@@ -36,22 +43,25 @@ static const float *panel_of(const sli_gemm_job *job, const void *matrix, int64_
         int64_t begin = first + row * *ld;
         sli_convert convert = {.from_bf16 = true,
                                .from = (const uint16_t *)matrix + begin,
-                               .to = to + row * columns.count};
+                               .to = to + row * distance};
         if (job->widens)
             job->cpu->kernels->convert(&convert, 0, columns.count);
         else
             memcpy(convert.to, (const float *)matrix + begin, (size_t)columns.count * sizeof *to);
     }
-    memset(to + rows.count * columns.count, 0,
-           (size_t)((height.rows - rows.count) * columns.count) * sizeof *to);
-    *room += sli_aligned_floats(height.rows * columns.count);
-    *ld = columns.count;
+    memset(to + rows.count * distance, 0,
+           (size_t)((height.rows - rows.count) * distance) * sizeof *to);
+    *room += sli_aligned_floats(height.rows * distance);
+    *ld = distance;
     return to;
 }
 
-static sli_height in_place(sli_range rows)
+/* A panel with one row for each term of a sum. */
+static const float *panel_of_terms(const sli_gemm_job *job, const void *matrix, int64_t *ld,
+                                   sli_range inner, sli_range columns, bool copies, float **room)
 {
-    return (sli_height){rows.count, false};
+    return panel_of(job, matrix, ld, inner, columns, (sli_height){inner.count, copies},
+                    sli_gemm_copy_distance(columns.count), room);
 }
 
 static const float *panel_of_a(const sli_gemm_job *job, sli_range rows, sli_range inner,
@@ -59,8 +69,8 @@ static const float *panel_of_a(const sli_gemm_job *job, sli_range rows, sli_rang
 {
     const sli_gemm *g = job->gemm;
     *ld = g->lda;
-    return g->transpose_a ? panel_of(job, g->a, ld, inner, rows, in_place(inner), room)
-                          : panel_of(job, g->a, ld, rows, inner, height, room);
+    return g->transpose_a ? panel_of_terms(job, g->a, ld, inner, rows, job->copies_a, room)
+                          : panel_of(job, g->a, ld, rows, inner, height, inner.count, room);
 }
 
 static const float *panel_of_b(const sli_gemm_job *job, sli_range inner, sli_range columns,
@@ -68,8 +78,9 @@ static const float *panel_of_b(const sli_gemm_job *job, sli_range inner, sli_ran
 {
     const sli_gemm *g = job->gemm;
     *ld = g->ldb;
-    return g->transpose_b ? panel_of(job, g->b, ld, columns, inner, in_place(columns), room)
-                          : panel_of(job, g->b, ld, inner, columns, in_place(inner), room);
+    return g->transpose_b ? panel_of(job, g->b, ld, columns, inner,
+                                     (sli_height){columns.count, false}, inner.count, room)
+                          : panel_of_terms(job, g->b, ld, inner, columns, job->copies_b, room);
 }
 
 /* One panel of c. */
@@ -128,7 +139,7 @@ void sli_sgemm_panel(void *argument, int64_t index, int thread)
     sli_range inner = {0, 0};
     do {
         inner = (sli_range){inner.first + inner.count,
-                            sli_gemm_wide_count(job, inner.first + inner.count)};
+                            sli_gemm_inner_count(job, inner.first + inner.count)};
         sli_sgemm_shape shape = {
             g->transpose_a, g->transpose_b, p.height.rows, p.columns.count, inner.count, 0, 0,
             p.ldc};

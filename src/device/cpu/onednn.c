@@ -35,6 +35,34 @@ int sli_sgemm(const sli_sgemm_shape *shape, const float *a, const float *b, floa
     return 0;
 }
 
+static bool has_isa(dnnl_cpu_isa_t isa)
+{
+    return ((unsigned)dnnl_get_effective_cpu_isa() & (unsigned)isa) == (unsigned)isa;
+}
+
+static bool has_avx2_alone(void)
+{
+    return has_isa(dnnl_cpu_isa_avx2) && !has_isa(dnnl_cpu_isa_avx512_core);
+}
+
+int64_t sli_sgemm_step(bool transpose_a)
+{
+    if (!has_avx2_alone())
+        return 384;
+    return transpose_a ? 192 : 256;
+}
+
+bool sli_sgemm_is_slowed_by(int64_t ld)
+{
+    return ld % 512 == 0 && has_avx2_alone();
+}
+
+/* oneDNN's own rule. */
+bool sli_sgemm_reads_in_place(int64_t m, int64_t n)
+{
+    return 1.0 / (double)m + 1.0 / (double)n >= 0.0038;
+}
+
 sl_status sli_sgemm_error(const char *who, const sli_sgemm_shape *shape, int code)
 {
     if (code == 0)
