@@ -29,8 +29,15 @@ train() { # TEXT, then what follows the program's name
         "${small[@]}"
 }
 
-score() { # MODEL: its loss on text 1
-    "$program" eval --init "$1" --data text1 "${small[@]}" 2>&1
+declare -A known # losses, by what there is of a model, without the random parts of names
+score() { # FOLDER/m: sets `scored` to the model's loss on text 1, which is computed once for the same files
+    local files
+    files=$(cd "${1%/m}" && {
+        find . -mindepth 1 -maxdepth 1
+        find m -type f -exec sha256sum {} + 2>/dev/null || find . -type f -exec sha256sum {} +
+    } | sed 's/[0-9a-f]\{16\}[.]/./' | sort)
+    [ -n "${known[$files]-}" ] || known[$files]=$("$program" eval --init "$1" --data text1 "${small[@]}" 2>said) || return
+    scored=${known[$files]}
 }
 
 for i in 1 2 3; do
@@ -38,10 +45,13 @@ for i in 1 2 3; do
     mkdir pair$i
     # shellcheck disable=SC2046 # the command's words
     "$program" $(train text$i) --save pair$i/m >/dev/null
-    scores[i]=$(score pair$i/m)
+    score pair$i/m
+    scores[i]=$scored
     # Of its tokenizer with the weights of another: neither model has this score.
-    mixed=$(cp -r pair$i mixed && cp pair1/m/tokenizer.json mixed/m && score mixed/m)
-    [ $i = 1 ] || [ "$mixed" != "${scores[i]}" ] || fail "the score does not depend on the vocabulary"
+    cp -r pair$i mixed
+    cp pair1/m/tokenizer.json mixed/m
+    score mixed/m
+    [ $i = 1 ] || [ "$scored" != "${scores[i]}" ] || fail "the score does not depend on the vocabulary"
     rm -r mixed
 done
 [ "$(printf '%s\n' "${scores[@]}" | sort -u | wc -l)" = 3 ] || fail "the scores are alike: ${scores[*]}"
@@ -50,7 +60,7 @@ done
 # each call in turn; leaves each folder that came of it in after/. Without SLUICE_IO_NO_EXCHANGE the model is
 # there under its name at every moment.
 kill_each() {
-    local from=$1 text=$2 old=$3 call=0 now key seen=""
+    local from=$1 text=$2 old=$3 call=0 key seen=""
     rm -rf after
     mkdir after
     while
@@ -61,19 +71,20 @@ kill_each() {
         killed $call work $(train "text$text") --save work/m
     do
         [ -d work/m ] || [ -n "${SLUICE_IO_NO_EXCHANGE-}" ] || fail "killed at call $call, there is no model"
-        now=$(score work/m) || fail "killed at call $call, nothing can be used: $now"
-        if [ "$now" = "${scores[$text]}" ]; then
+        score work/m || fail "killed at call $call, nothing can be used: $(cat said)"
+        if [ "$scored" = "${scores[$text]}" ]; then
             seen+=n
-        elif [ "$now" = "${scores[$old]}" ]; then
+        elif [ "$scored" = "${scores[$old]}" ]; then
             seen+=o
         else
-            fail "killed at call $call, neither model: $now"
+            fail "killed at call $call, neither model: $scored"
         fi
         key=$(find work -mindepth 1 -maxdepth 1 | sed 's/[0-9a-f]\{16\}//' | sort | tr -d '/\n')
         key=after/$key.${seen: -1}
         [ -e "$key" ] || cp -r work "$key"
     done
-    [ "$(score work/m)" = "${scores[$text]}" ] || fail "the whole save is not the new model"
+    score work/m
+    [ "$scored" = "${scores[$text]}" ] || fail "the whole save is not the new model"
     [ "$(ls -A work)" = m ] || fail "the whole save left a file: $(ls -A work)"
     [[ $seen =~ ^o+n+$ ]] || fail "old and new models came in this order: $seen"
     printf 'passed  a save of model %s over model %s (%s), killed at each of its %s calls\n' \
@@ -112,8 +123,8 @@ while
         "$program" $(train text2) --save work/m >said 2>&1
 do
     grep -q "^sluice: work/m.*: No space left on device$" said || fail "full at call $call: $(cat said)"
-    now=$(score work/m) || fail "full from call $call on, nothing can be used: $now"
-    [ "$now" = "${scores[1]}" ] || [ "$now" = "${scores[2]}" ] || fail "full from call $call on: $now"
+    score work/m || fail "full from call $call on, nothing can be used: $(cat said)"
+    [ "$scored" = "${scores[1]}" ] || [ "$scored" = "${scores[2]}" ] || fail "full from call $call on: $scored"
 done
 printf 'passed  a disk that is full from any of %s calls on\n' $((call - 1))
 

@@ -78,7 +78,7 @@ static sl_status pipes(sl_group *group)
 {
     const char *given = getenv("SLUICE_TEST_SEED");
     unsigned seed = given ? (unsigned)strtoul(given, NULL, 10) : 1;
-    for (unsigned i = 0; i < 12; i++)
+    for (unsigned i = 0; i < (unsigned)test_rounds(12); i++)
         SL_TRY(layout_check(group, seed + i));
     return SL_OK;
 }

@@ -440,11 +440,9 @@ static void check_backward(sl_device *device, const sequence *s, unsigned precis
     case_free(&c);
 }
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { SHORTER = 8 }; /* so many times: sanitized kernels take about ten times as long */
-#else
-enum { SHORTER = 1 };
-#endif
+enum {
+    SHORTER = IS_SANITIZED ? 8 : 1
+}; /* so many times: sanitized kernels take about ten times as long */
 
 /* Emulated tensor cores take several times as long: there are fewer positions. */
 static void thousands_of_positions_match_the_reference(void **state)

@@ -8,7 +8,7 @@ fake=$(dirname "$program")/../tests/cuda
 
 "$program" data --synthetic "$scratch/text" --tokens 4000 >"$scratch/out"
 train=("$program" train --data "$scratch/text" --emsize 16 --nhid 16 --nhead 2 --nlayers 2 --bptt 8
-    --batch-size 8 --eval-batch-size 8 --epochs 1 --max-batches 4 --lr 1 --quiet)
+    --batch-size 8 --eval-batch-size 8 --eval-max-batches 1 --epochs 1 --max-batches 4 --lr 1 --quiet)
 
 launcher=()    # of processes
 without_mpi=   # the reason to leave out what needs it

@@ -17,12 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { IS_SANITIZED = 1 };
-#else
-enum { IS_SANITIZED = 0 };
-#endif
-
 enum { STAGES = 2, ROWS = 4, TIME = 3, TOKENS = 5, WIDTH = 4, CHUNKS = 2 };
 
 typedef struct job {

@@ -11,11 +11,7 @@
 enum { TENSORS = 16, ELEMENTS = 1 << 19, MEGABYTE = 1 << 20 };
 
 /* Sanitizers take memory of their own. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-static const bool memory_is_ours = false;
-#else
-static const bool memory_is_ours = true;
-#endif
+static const bool memory_is_ours = !IS_SANITIZED;
 
 /* 32 MiB of tensors, whose elements are `base` and what they are counted by. */
 static void write_large(const char *path, float base)

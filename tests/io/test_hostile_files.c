@@ -9,12 +9,6 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { IS_SANITIZED = 1 };
-#else
-enum { IS_SANITIZED = 0 };
-#endif
-
 enum {
     TEXT_BYTES = IS_SANITIZED ? 2 << 20 : 10 << 20, /* a sanitizer's time says nothing of size */
     MOST_GROWTH = 20,

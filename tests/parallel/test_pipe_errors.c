@@ -231,7 +231,7 @@ static void two_errors_that_race_give_the_same_one_every_time(void **state)
     SCOPED(rig) r = {0};
     double loss;
     build(&r, (sl_pipe_options){.recompute = SL_RECOMPUTE_NEVER}, 3);
-    for (int i = 0; i < 300; i++) {
+    for (int i = 0; i < test_rounds(300); i++) {
         set_fault(&r, (fault){0, 3, false});
         r.probes[2].fail_forward = 1;
         check_error(train(&r, &loss), SL_ERR_NUMERIC, "[stage 0 micro 0]");
@@ -287,7 +287,7 @@ static void check_two_faults(rig *r, unsigned *seed, const sl_schedule *table, c
 static void of_two_errors_in_a_random_table_the_first_is_reported(void **state)
 {
     unsigned seed = test_seed(20261125);
-    for (int round = 0; round < 100; round++) {
+    for (int round = 0; round < test_rounds(100); round++) {
         rig r;
         int each = 1 << test_draw(&seed, 0, 2), *order;
         SCOPED(sl_schedule) *table = random_table(&seed, STAGES / each, each, CHUNKS);

@@ -85,7 +85,7 @@ static void check_row(const sl_schedule *before, const sl_schedule *after, int r
 static void any_table_is_whole_with_a_split_head(void **state)
 {
     unsigned seed = test_seed(20261130);
-    for (int round = 0; round < 300; round++) {
+    for (int round = 0; round < test_rounds(300); round++) {
         int ranks = test_draw(&seed, 1, 4), each = test_draw(&seed, 1, 2);
         int micros = test_draw(&seed, 1, 6);
         SCOPED(sl_schedule) *table = random_table(&seed, ranks, each, micros);
@@ -152,6 +152,7 @@ static void frozen_stages_keep_their_part_of_a_split_head(void **state)
 
 static void split_step_is_little_longer_than_its_work(void **state)
 {
+    skip_if_sanitized();
     for (int kind = 0; kind < NAMES; kind++)
         for (int ranks = 2; ranks <= MOST_RANKS; ranks++)
             for (int rounds = 2; rounds <= 4; rounds++)
@@ -326,9 +327,11 @@ split_head_gives_the_same_bits_for_any_ranks_and_those_of_the_whole_to_rounding(
                                   SL_RECOMPUTE_EXCEPT_LAST};
     for (int model = 0; model < 4; model++) {
         pipe_case c = {.is_decoder = model % 2, .tie = model / 2, .recompute = modes[model]};
-        check_models(c, model, 1e-5);
+        if (!IS_SANITIZED || model < 2)
+            check_models(c, model, 1e-5);
         c.precision = SL_PRECISION_BF16;
-        check_models(c, model + 1, 0.02);
+        if (!IS_SANITIZED || model >= 2)
+            check_models(c, model + 1, 0.02);
     }
 }
 

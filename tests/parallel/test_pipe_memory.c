@@ -106,6 +106,7 @@ static bounds predict(const char *schedule_name, sl_recompute recompute)
 /* Probes hold nothing for a weights' half, so only tables without one are predicted. */
 static void peaks_are_what_the_table_predicts(void **state)
 {
+    skip_if_sanitized();
     for (int kind = 0; kind < 2; kind++)
         for (int mode = SL_RECOMPUTE_EXCEPT_LAST; mode <= SL_RECOMPUTE_ALWAYS; mode++) {
             double units[STAGES];
@@ -249,6 +250,7 @@ static void check_held(const held_case *of, sl_recompute recompute)
 
 static void passes_hold_what_the_simulator_says(void **state)
 {
+    skip_if_sanitized();
     static const held_case cases[] = {{"gpipe", 1, 0},      {"1f1b", 1, 0},  {"interleaved", 2, 0},
                                       {"looped-bfs", 2, 0}, {"zb-h1", 1, 0}, {"zb-v", 2, 0},
                                       {"gpipe", 1, 1},      {"1f1b", 1, 1},  {"interleaved", 2, 1},

@@ -13,6 +13,12 @@
 
 #include <cmocka.h>
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { IS_SANITIZED = 1 };
+#else
+enum { IS_SANITIZED = 0 };
+#endif
+
 /* Declares a variable that is destroyed where its scope ends, in the reverse order of declarations:
  * SCOPED(sl_tensor) *rows = NULL; calls sl_tensor_destroy(&rows). A failed assertion leaves it. */
 #define SCOPED(type) __attribute__((cleanup(type##_destroy))) type
@@ -44,6 +50,9 @@ unsigned test_seed(unsigned own);
 /* How many of `count` draws a test runs: with a sanitizer, which looks for faults of the code, not
  * of numbers, a quarter. */
 int test_rounds(int count);
+
+/* Skips a test of numbers with a sanitizer: other tests run the same code there. */
+void skip_if_sanitized(void);
 
 /* A number from low to high. */
 int test_draw(unsigned *state, int low, int high);

@@ -14,7 +14,7 @@ try:
 except ImportError:
     sys.exit(print("skipped: no tokenizers: scripts/test makes a Python with them") or 77)
 
-CASES = int(os.environ.get("SLUICE_TEST_CASES") or 150)
+CASES = int(os.environ.get("SLUICE_TEST_CASES") or 75)
 CL100K = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
           r"|\s+(?!\S)|\s+")
 LETTERS = ["a", "b", "ab", "abcd", "etaoin", "\u00e9\u00fc\u65e5a", "<|en>", "==--"]  # those of a case

@@ -14,12 +14,8 @@
 enum { EPOCHS = 3, BATCHES = 4, STEPS = EPOCHS * BATCHES, EVAL_BATCHES = 2 };
 
 /* A run is interrupted at every moment, or, as sanitizers look at the code and not at the bits, at
- * every third one. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { MOMENTS_APART = 3 };
-#else
-enum { MOMENTS_APART = 1 };
-#endif
+ * every seventh one, each in another layout. */
+enum { MOMENTS_APART = IS_SANITIZED ? 7 : 1 };
 
 /* A run that is stopped when it asks for the `at`-th time, from 1: after a step or a validation, or
  * before a block of a validation or of the test. 0: never. */
@@ -262,7 +258,7 @@ static void replicas_go_on_with_the_same_bits(void **state)
     options.lr.lr = 0.01;
     options.eval_max_batches = 2 * EVAL_BATCHES - 1; /* the second one has a block less */
     int moments = run_whole(options, &whole);
-    for (int moment = 1; moment <= moments; moment += 3) {
+    for (int moment = 1; moment <= moments; moment += 3 * MOMENTS_APART) {
         stopper stop = {.at = moment, .request = SL_TRAIN_STOP}; /* one of both asks */
         sl_train_options begun = options, resumed = options;
         begun.zero = moment % 2 == 0;

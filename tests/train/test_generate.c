@@ -232,6 +232,7 @@ static void check_draws(sl_generate_options options)
 
 static void draws_follow_the_models_distribution(void **state)
 {
+    skip_if_sanitized();
     check_draws((sl_generate_options){.temperature = 1});
     check_draws((sl_generate_options){.temperature = 0.3});
     check_draws((sl_generate_options){.temperature = 1, .top_k = 4});

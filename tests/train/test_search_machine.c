@@ -308,10 +308,10 @@ static bool times_what_does_not_fit(const sl_train_options *run)
 /* In a process of its own. A row's hidden layer takes 2 MiB, and hardly any time. */
 static void rows_that_do_not_fit_are_not_timed(void **state)
 {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    print_message("skipped: a sanitizer's shadow memory takes more than any limit\n");
-    skip();
-#endif
+    if (IS_SANITIZED) {
+        print_message("skipped: a sanitizer's shadow memory takes more than any limit\n");
+        skip();
+    }
     int ended;
     sl_train_options run = options_of_model();
     run.model = (sl_model_options){
