@@ -205,12 +205,14 @@ static void check_cut(sl_device *device, int64_t key_heads, float dropout, const
     check_near("grad_qkv", &sliced.grad_qkv, &whole.grad_qkv);
 }
 
-/* Slices of one position, of fewer and of more than a block's, and of blocks. */
+/* Slices of one position, of fewer and of more than a tile's, of tiles, and of more than the cells
+ * into which backward is cut. */
 static void slices_give_what_all_positions_give(void **state)
 {
     static const int64_t cuts[][5] = {{0, 1, 2, 3, 4},        {0, 5, 10, 15, 20},
                                       {0, 9, 18, 27, 33},     {0, 3, 60, 64, 65},
-                                      {0, 50, 100, 150, 200}, {0, 64, 128, 192, 256}};
+                                      {0, 50, 100, 150, 200}, {0, 64, 128, 192, 256},
+                                      {0, 100, 300, 500, 530}};
     const lab *all = *state;
     int count = 0;
     for (int f = 0; f < all->count; f++) {

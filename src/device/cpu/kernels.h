@@ -21,16 +21,30 @@ typedef struct sli_score_block {
     float *log_sum_exp; /* [rows] or NULL: written by forward, read by backward */
 } sli_score_block;
 
+/* A tile of one head's scores, with keys as rows: element (key, query) is at key * lanes + query.
+ * So what is a sum over keys for each query is one over rows, in the lanes of vectors. */
+typedef struct sli_score_tile {
+    int64_t keys;     /* at most SLI_TILE */
+    int64_t lanes;    /* queries, with others behind them that nobody reads: a multiple of
+                         SLI_SMALL_LEAST, at most SLI_TILE */
+    int64_t distance; /* query i sees the keys 0 … i + distance */
+    float scale;
+    const float *multipliers; /* dropout's, [keys, lanes], or NULL */
+} sli_score_tile;
+
+enum { SLI_TILE = 64 };
+
 /* What is known to be zero, or not needed, in a product of square causal scores. */
 typedef enum sli_triangle {
     SLI_WHOLE,
     SLI_A_LOWER, /* a[i, k] is 0 for k > i */
     SLI_A_UPPER, /* a[i, k] is 0 for k < i */
-    SLI_C_LOWER  /* c[i, j] is not needed for j > i, and need not be written */
+    SLI_C_LOWER, /* c[i, j] is not needed for j > i, and need not be written */
+    SLI_C_UPPER  /* c[i, j] is not needed for j < i, and need not be written */
 } sli_triangle;
 
-/* c [m, n] = a [m, k] b [k, n]. a's element (i, k) is a[i * a_row + k * a_step]. n is at least
- * SLI_SMALL_LEAST, m and k at least 1. */
+/* c [m, n] = a [m, k] b [k, n], or c += it. a's element (i, k) is a[i * a_row + k * a_step]. n is
+ * at least SLI_SMALL_LEAST, and a multiple of it where it `adds`; m and k are at least 1. */
 typedef struct sli_small_product {
     int64_t m, n, k;
     const float *a;
@@ -40,6 +54,7 @@ typedef struct sli_small_product {
     float *c;
     int64_t ldc;
     sli_triangle triangle;
+    bool adds;
 } sli_small_product;
 
 enum { SLI_SMALL_LEAST = 16 };
@@ -80,6 +95,23 @@ typedef struct sli_cpu_kernels {
     /* inner[row] = sum over width of a[row] * b[row]; both have row distance ld. */
     void (*row_products)(int64_t rows, int64_t width, int64_t ld, const float *a, const float *b,
                          float *inner);
+
+    /* scores: k q^T -> dropout(e^(scale * (score - largest))), and 0 for keys that a query may not
+     * see. For each query, `largest` and `sums` [lanes] are the largest score and the sum of the
+     * exponentials, before dropout, of the keys of earlier tiles (-INFINITY and 0 without any), and
+     * then of these too; corrections [lanes]: by what earlier results must be multiplied. */
+    void (*softmax_tile)(const sli_score_tile *tile, float *scores, float *largest, float *sums,
+                         float *corrections);
+    /* scores: k q^T -> dropout(p); grads: gradient of dropout(p) -> gradient of k q^T. `inner`
+     * [lanes] as in softmax_backward. */
+    void (*softmax_tile_backward)(const sli_score_tile *tile, float *scores, float *grads,
+                                  const float *log_sum_exp, const float *inner);
+    /* to [rows, columns] = dropout's multipliers from `first_row`, and from `first_column`, a
+     * multiple of 4, of rows that have row_columns columns. */
+    void (*multipliers)(const sli_dropout *dropout, int64_t row_columns, int64_t first_row,
+                        int64_t rows, int64_t first_column, int64_t columns, float *to);
+    /* Multiplies row i of x [rows, width] by factors[i]. */
+    void (*scale_rows)(int64_t rows, int64_t width, float *x, const float *factors);
 
     void (*small_product)(const sli_small_product *product);
     /* to [columns, rows] = the transpose of from [rows, columns] with row distance ld. */

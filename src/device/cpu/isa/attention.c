@@ -96,16 +96,10 @@ void SLI_OF_ISA(sli_row_products)(int64_t rows, int64_t width, int64_t ld, const
  * the same result: all vectors are whole. */
 
 #if defined(__AVX512F__)
-enum { VECTOR_BYTES = 64, ROWS = 6, COLUMNS = 4 }; /* of 32 registers */
-#elif defined(__AVX2__)
-enum { VECTOR_BYTES = 32, ROWS = 4, COLUMNS = 3 }; /* of 16 */
+enum { ROWS = 6, COLUMNS = 4 }; /* of 32 registers */
 #else
-enum { VECTOR_BYTES = 16, ROWS = 4, COLUMNS = 3 };
+enum { ROWS = 4, COLUMNS = 3 }; /* of 16 */
 #endif
-enum { WIDTH = VECTOR_BYTES / sizeof(float) };
-
-/* Loaded from and stored to any float's address. */
-typedef float vector __attribute__((vector_size(VECTOR_BYTES), aligned(4), may_alias));
 
 typedef struct tile {
     const float *a[ROWS]; /* a's rows */
@@ -132,15 +126,20 @@ static inline __attribute__((always_inline)) void make_tile(const sli_small_prod
                 sum[r][v] += a * b[v];
         }
     }
+    /* All are read before any is written: the last rows may be the same one. */
+    for (int r = 0; r < ROWS && p->adds; r++)
+        for (int v = 0; v < columns; v++)
+            sum[r][v] += *(const vector *)(t->c[r] + t->column[v]);
     for (int r = 0; r < ROWS; r++)
         for (int v = 0; v < columns; v++)
             *(vector *)(t->c[r] + t->column[v]) = sum[r][v];
 }
 
-static void make_row_of_tiles(const sli_small_product *p, tile *t, int64_t columns)
+/* Of the columns from `start`, a multiple of WIDTH, to `end` - 1. */
+static void make_row_of_tiles(const sli_small_product *p, tile *t, int64_t start, int64_t end)
 {
-    for (int64_t start = 0; start < columns; start += COLUMNS * WIDTH) {
-        int64_t left = (columns - start + WIDTH - 1) / WIDTH;
+    for (; start < end; start += COLUMNS * WIDTH) {
+        int64_t left = (end - start + WIDTH - 1) / WIDTH;
         for (int v = 0; v < COLUMNS; v++) {
             int64_t column = start + v * WIDTH, last = p->n - WIDTH;
             t->column[v] = column < last ? column : last;
@@ -168,7 +167,8 @@ void SLI_OF_ISA(sli_small_product)(const sli_small_product *p)
         }
         t.first = p->triangle == SLI_A_UPPER ? row : 0;
         t.end = p->triangle == SLI_A_LOWER ? end : p->k;
-        make_row_of_tiles(p, &t, p->triangle == SLI_C_LOWER ? end : p->n);
+        make_row_of_tiles(p, &t, p->triangle == SLI_C_UPPER ? row / WIDTH * WIDTH : 0,
+                          p->triangle == SLI_C_LOWER ? end : p->n);
     }
 }
 

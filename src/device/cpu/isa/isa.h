@@ -20,6 +20,19 @@
 
 enum { LANES = 32 };
 
+#if defined(__AVX512F__)
+enum { VECTOR_BYTES = 64 };
+#elif defined(__AVX2__)
+enum { VECTOR_BYTES = 32 };
+#else
+enum { VECTOR_BYTES = 16 };
+#endif
+enum { WIDTH = VECTOR_BYTES / sizeof(float) };
+
+/* Loaded from and stored to any float's address. */
+typedef float vector __attribute__((vector_size(VECTOR_BYTES), aligned(4), may_alias));
+typedef int32_t int_vector __attribute__((vector_size(VECTOR_BYTES), aligned(4), may_alias));
+
 /* Before a loop whose pointers are either equal or do not overlap: element i of the result depends
  * only on element i of the sources. Without it, compilers fall back to one element at a time where
  * a kernel runs in place. */
@@ -176,6 +189,13 @@ void SLI_OF_ISA(sli_softmax_backward)(const sli_score_block *block, float *score
                                       const float *inner);
 void SLI_OF_ISA(sli_row_products)(int64_t rows, int64_t width, int64_t ld, const float *a,
                                   const float *b, float *inner);
+void SLI_OF_ISA(sli_softmax_tile)(const sli_score_tile *tile, float *scores, float *largest,
+                                  float *sums, float *corrections);
+void SLI_OF_ISA(sli_softmax_tile_backward)(const sli_score_tile *tile, float *scores, float *grads,
+                                           const float *log_sum_exp, const float *inner);
+void SLI_OF_ISA(sli_multipliers)(const sli_dropout *dropout, int64_t row_columns, int64_t first_row,
+                                 int64_t rows, int64_t first_column, int64_t columns, float *to);
+void SLI_OF_ISA(sli_scale_rows)(int64_t rows, int64_t width, float *x, const float *factors);
 void SLI_OF_ISA(sli_small_product)(const sli_small_product *p);
 void SLI_OF_ISA(sli_transpose)(int64_t rows, int64_t columns, const float *from, int64_t ld,
                                float *to);
