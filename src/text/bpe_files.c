@@ -59,10 +59,19 @@ static int by_id(const void *left, const void *right)
     return (a->id > b->id) - (a->id < b->id);
 }
 
+/* As most files have them. */
+static bool is_in_order(const token_list *list)
+{
+    for (size_t i = 1; i < list->count; i++)
+        if (list->entries[i].id < list->entries[i - 1].id)
+            return false;
+    return true;
+}
+
 /* Gives the tokenizer the tokens, whose ids must be 0, 1, 2 and so on. */
 static sl_status list_use(token_list *list, sli_bpe *bpe)
 {
-    if (list->count > 0)
+    if (!is_in_order(list))
         qsort(list->entries, list->count, sizeof *list->entries, by_id);
     for (size_t i = 0; i < list->count; i++) {
         const token_entry *entry = &list->entries[i];
@@ -114,7 +123,7 @@ static bool read_id(const char *text, size_t digits, int32_t *id)
             return false;
         *id = 10 * *id + (text[i] - '0');
     }
-    return digits >= 1 && digits <= MOST_ID_DIGITS;
+    return digits >= 1 && digits <= MOST_ID_DIGITS && (digits == 1 || text[0] != '0');
 }
 
 /* ---- vocab.json --------------------------------------------------------------------------- */

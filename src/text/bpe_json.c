@@ -172,19 +172,9 @@ static sl_status read_space_decoder(const json_t *decoder, sli_bpe *bpe)
 
 /* ---- The text's rules ----------------------------------------------------------------------- */
 
-static sl_status has_byte_fallback(const sli_json *json, sli_json_value model, bool *out)
-{
-    static const char *const keys[] = {"byte_fallback"};
-    sli_json_value value = {NULL, NULL};
-    SL_TRY(sli_json_find_members(json, model, keys, 1, &value));
-    *out = value.begin && sli_json_is(value, 't');
-    return SL_OK;
-}
-
 static sl_status parse_splitter(const sli_json *json, const sli_json_value *members, sli_bpe *bpe)
 {
-    bool of_characters;
-    SL_TRY(has_byte_fallback(json, members[SLI_TOKENIZER_MODEL], &of_characters));
+    bool of_characters = sli_json_is(members[SLI_MODEL_BYTE_FALLBACK], 't');
     json_t *normalizer = NULL, *pre = NULL;
     sl_status status;
     SL_TRY_OR_FAIL(parse_member(json, members[SLI_TOKENIZER_NORMALIZER], &normalizer));
@@ -335,23 +325,27 @@ static sl_status read_merges(const sli_json *json, sli_json_value merges, sli_bp
 /* Options of the model that would change ids must be as if they were not there. With byte_fallback
  * no text has the unknown token, which may then be named; and what ignore_merges would take whole
  * is all of a text. */
-static sl_status check_model_options(const sli_json *json, sli_json_value model, bool of_characters)
+static sl_status check_model_options(const sli_json *json, const sli_json_value *members,
+                                     bool of_characters)
 {
-    static const char *const level[] = {"dropout", "continuing_subword_prefix",
-                                        "end_of_word_suffix", "unk_token"},
-                             *const characters[] = {"dropout", "continuing_subword_prefix",
-                                                    "end_of_word_suffix", "ignore_merges"};
-    enum { NAMES = sizeof level / sizeof *level };
-    const char *const *names = of_characters ? characters : level;
-    sli_json_value values[NAMES] = {{NULL, NULL}};
-    SL_TRY(sli_json_find_members(json, model, names, NAMES, values));
-    for (int i = 0; i < NAMES; i++) {
+    enum { COUNT = 4 };
+    const struct {
+        sli_tokenizer_member member;
+        const char *name;
+    } options[COUNT] = {
+        {SLI_MODEL_DROPOUT, "dropout"},
+        {SLI_MODEL_SUBWORD_PREFIX, "continuing_subword_prefix"},
+        {SLI_MODEL_WORD_SUFFIX, "end_of_word_suffix"},
+        {of_characters ? SLI_MODEL_IGNORE_MERGES : SLI_MODEL_UNK_TOKEN,
+         of_characters ? "ignore_merges" : "unk_token"},
+    };
+    for (int i = 0; i < COUNT; i++) {
         json_t *has;
-        SL_TRY(parse_member(json, values[i], &has));
+        SL_TRY(parse_member(json, members[options[i].member], &has));
         bool is_nothing = json_is_null(has) || json_is_false(has) ||
                           (json_is_string(has) && json_string_length(has) == 0) ||
                           (json_is_number(has) && !(json_number_value(has) > 0));
-        sl_status status = is_nothing ? SL_OK : refuse(names[i], has);
+        sl_status status = is_nothing ? SL_OK : refuse(options[i].name, has);
         json_decref(has);
         SL_TRY(status);
     }
@@ -370,23 +364,18 @@ static sl_status find_unknown(const sli_json *json, sli_json_value value, sli_bp
     return status;
 }
 
-static sl_status parse_model(const sli_json *json, sli_json_value model, sli_bpe *bpe)
+static sl_status parse_model(const sli_json *json, const sli_json_value *members, sli_bpe *bpe)
 {
-    enum { VOCAB, MERGES, IGNORE_MERGES, UNKNOWN, KEYS };
-    static const char *const keys[KEYS] = {"vocab", "merges", "ignore_merges", "unk_token"};
-    sli_json_value values[KEYS] = {{NULL, NULL}};
-    SL_TRY(check_model_options(json, model, bpe->of_characters));
-    SL_TRY(sli_json_find_members(json, model, keys, KEYS, values));
-    if (!values[VOCAB].begin || !values[MERGES].begin)
+    SL_TRY(check_model_options(json, members, bpe->of_characters));
+    if (!members[SLI_MODEL_VOCAB].begin || !members[SLI_MODEL_MERGES].begin)
         return sl_error(SL_ERR_FORMAT, "its model must have \"vocab\" and \"merges\"");
-    SL_TRY(sli_bpe_read_tokens(json, values[VOCAB], bpe));
+    SL_TRY(sli_bpe_read_tokens(json, members[SLI_MODEL_VOCAB], bpe));
     SL_TRY(sli_bpe_find_bytes(bpe, true));
-    if (bpe->of_characters && values[UNKNOWN].begin)
-        SL_TRY(find_unknown(json, values[UNKNOWN], bpe));
-    SL_TRY(read_merges(json, values[MERGES], bpe));
+    if (bpe->of_characters && members[SLI_MODEL_UNK_TOKEN].begin)
+        SL_TRY(find_unknown(json, members[SLI_MODEL_UNK_TOKEN], bpe));
+    SL_TRY(read_merges(json, members[SLI_MODEL_MERGES], bpe));
     SL_TRY(sli_bpe_place_added(bpe));
-    return sli_bpe_finish(bpe,
-                          values[IGNORE_MERGES].begin && sli_json_is(values[IGNORE_MERGES], 't'));
+    return sli_bpe_finish(bpe, sli_json_is(members[SLI_MODEL_IGNORE_MERGES], 't'));
 }
 
 /* ---- Around the text ---------------------------------------------------------------------- */
@@ -460,7 +449,7 @@ sl_status sli_bpe_parse(const sli_json *json, const sli_json_value *members, sli
     SL_TRY_OR_FAIL(parse_splitter(json, members, *out));
     SL_TRY_OR_FAIL(parse_decoder(json, members[SLI_TOKENIZER_DECODER], *out));
     SL_TRY_OR_FAIL(parse_added(json, members[SLI_TOKENIZER_ADDED_TOKENS], *out));
-    SL_TRY_OR_FAIL(parse_model(json, members[SLI_TOKENIZER_MODEL], *out));
+    SL_TRY_OR_FAIL(parse_model(json, members, *out));
     SL_TRY_OR_FAIL(parse_processors(json, members[SLI_TOKENIZER_POST_PROCESSOR], *out));
     return SL_OK;
 

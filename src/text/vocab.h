@@ -73,7 +73,7 @@ sl_status sli_vocab_use_settings(sl_vocab *vocab);
 #define SLI_SENTENCEPIECE_FILE "tokenizer.model"
 bool sli_is_sentencepiece(const char *text, size_t bytes);
 
-/* The members of a tokenizer.json; those that are not there are NULL. */
+/* The members of a tokenizer.json, and of its model; those that are not there are NULL. */
 typedef enum sli_tokenizer_member {
     SLI_TOKENIZER_MODEL,
     SLI_TOKENIZER_NORMALIZER,
@@ -81,10 +81,20 @@ typedef enum sli_tokenizer_member {
     SLI_TOKENIZER_POST_PROCESSOR,
     SLI_TOKENIZER_DECODER,
     SLI_TOKENIZER_ADDED_TOKENS,
+    SLI_MODEL_TYPE, /* the first of the model */
+    SLI_MODEL_VOCAB,
+    SLI_MODEL_MERGES,
+    SLI_MODEL_IGNORE_MERGES,
+    SLI_MODEL_BYTE_FALLBACK,
+    SLI_MODEL_UNK_TOKEN,
+    SLI_MODEL_DROPOUT,
+    SLI_MODEL_SUBWORD_PREFIX,
+    SLI_MODEL_WORD_SUFFIX,
     SLI_TOKENIZER_MEMBERS
 } sli_tokenizer_member;
 
-/* Of kind WordLevel (word_level.c), and of kind BPE (bpe_json.c). */
+/* Of kind WordLevel (word_level.c), and of kind BPE (bpe_json.c). They check the JSON of the
+ * model's tokens and merges; that of its other members is known to be valid. */
 sl_status sli_words_print(const sl_vocab *vocab, char **text);
 sl_status sli_words_parse(const sli_json *json, const sli_json_value *members, sl_vocab *vocab);
 sl_status sli_bpe_print(const sli_bpe *bpe, char **text);

@@ -16,11 +16,44 @@ enum { MOST_FILE_BYTES = 64 << 20, MOST_TYPE = 64 };
 
 /* ---- tokenizer.json ----------------------------------------------------------------------- */
 
-static sl_status parse_members(const sli_json *json, const sli_json_value *members, sl_vocab *vocab)
+static const char *const member_names[SLI_TOKENIZER_MEMBERS] = {
+    [SLI_TOKENIZER_MODEL] = "model",
+    [SLI_TOKENIZER_NORMALIZER] = "normalizer",
+    [SLI_TOKENIZER_PRE_TOKENIZER] = "pre_tokenizer",
+    [SLI_TOKENIZER_POST_PROCESSOR] = "post_processor",
+    [SLI_TOKENIZER_DECODER] = "decoder",
+    [SLI_TOKENIZER_ADDED_TOKENS] = "added_tokens",
+    [SLI_MODEL_TYPE] = "type",
+    [SLI_MODEL_VOCAB] = "vocab",
+    [SLI_MODEL_MERGES] = "merges",
+    [SLI_MODEL_IGNORE_MERGES] = "ignore_merges",
+    [SLI_MODEL_BYTE_FALLBACK] = "byte_fallback",
+    [SLI_MODEL_UNK_TOKEN] = "unk_token",
+    [SLI_MODEL_DROPOUT] = "dropout",
+    [SLI_MODEL_SUBWORD_PREFIX] = "continuing_subword_prefix",
+    [SLI_MODEL_WORD_SUFFIX] = "end_of_word_suffix"};
+
+/* The model's members, each of which is walked through once: they may be most of a long text. */
+static sl_status find_model_members(const sli_json *json, sli_json_value *members)
 {
-    static const char *const keys[] = {"type"};
-    sli_json_value type = {NULL, NULL};
-    SL_TRY(sli_json_find_members(json, members[SLI_TOKENIZER_MODEL], keys, 1, &type));
+    enum { FIRST = SLI_MODEL_TYPE };
+    if (!sli_json_is(members[SLI_TOKENIZER_MODEL], '{'))
+        return sl_error(SL_ERR_FORMAT, "it has no object \"model\", as a tokenizer.json has");
+    SL_TRY(sli_json_find_members(json, members[SLI_TOKENIZER_MODEL], member_names + FIRST,
+                                 SLI_TOKENIZER_MEMBERS - FIRST, members + FIRST));
+    for (int i = FIRST; i < SLI_TOKENIZER_MEMBERS; i++)
+        if (members[i].begin && i != SLI_MODEL_VOCAB && i != SLI_MODEL_MERGES)
+            SL_TRY(sli_json_check(json, members[i]));
+    return SL_OK;
+}
+
+static sl_status parse_text(const sli_json *json, sl_vocab *vocab)
+{
+    sli_json_value root, members[SLI_TOKENIZER_MEMBERS] = {{NULL, NULL}};
+    SL_TRY(sli_json_root(json, &root));
+    SL_TRY(sli_json_find_members(json, root, member_names, SLI_MODEL_TYPE, members));
+    SL_TRY(find_model_members(json, members));
+    sli_json_value type = members[SLI_MODEL_TYPE];
     if (type.begin && sli_json_equals(type, "WordLevel"))
         return sli_words_parse(json, members, vocab);
     if (!type.begin || sli_json_equals(type, "BPE"))
@@ -29,19 +62,6 @@ static sl_status parse_members(const sli_json *json, const sli_json_value *membe
                     "its model must be of type BPE, or of sluice's WordLevel, got %.*s",
                     (int)(type.end - type.begin < MOST_TYPE ? type.end - type.begin : MOST_TYPE),
                     type.begin);
-}
-
-static sl_status parse_text(const sli_json *json, sl_vocab *vocab)
-{
-    static const char *const keys[SLI_TOKENIZER_MEMBERS] = {"model",         "normalizer",
-                                                            "pre_tokenizer", "post_processor",
-                                                            "decoder",       "added_tokens"};
-    sli_json_value root, members[SLI_TOKENIZER_MEMBERS] = {{NULL, NULL}};
-    SL_TRY(sli_json_root(json, &root));
-    SL_TRY(sli_json_find_members(json, root, keys, SLI_TOKENIZER_MEMBERS, members));
-    if (!sli_json_is(members[SLI_TOKENIZER_MODEL], '{'))
-        return sl_error(SL_ERR_FORMAT, "it has no object \"model\", as a tokenizer.json has");
-    return parse_members(json, members, vocab);
 }
 
 sl_status sli_vocab_parse(const char *text, size_t bytes, sl_vocab **out)

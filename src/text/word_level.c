@@ -159,16 +159,15 @@ fail:
 
 sl_status sli_words_parse(const sli_json *json, const sli_json_value *members, sl_vocab *vocab)
 {
-    enum { TYPE, VOCAB, UNKNOWN, MODEL_KEYS };
-    static const char *const keys[MODEL_KEYS] = {"type", "vocab", "unk_token"};
-    sli_json_value model[MODEL_KEYS] = {{NULL, NULL}};
-    SL_TRY(sli_json_find_members(json, members[SLI_TOKENIZER_MODEL], keys, MODEL_KEYS, model));
-    SL_TRY(check_member(json, model[UNKNOWN], "unk_token", json_string(SLI_UNKNOWN_TOKEN)));
+    if (members[SLI_MODEL_MERGES].begin)
+        SL_TRY(sli_json_check(json, members[SLI_MODEL_MERGES])); /* nobody reads them */
+    SL_TRY(check_member(json, members[SLI_MODEL_UNK_TOKEN], "unk_token",
+                        json_string(SLI_UNKNOWN_TOKEN)));
     SL_TRY(check_member(json, members[SLI_TOKENIZER_NORMALIZER], "normalizer", normalizer()));
     SL_TRY(
         check_member(json, members[SLI_TOKENIZER_PRE_TOKENIZER], "pre_tokenizer", pre_tokenizer()));
     SL_TRY(
         check_member(json, members[SLI_TOKENIZER_POST_PROCESSOR], "post_processor", json_null()));
     SL_TRY(check_member(json, members[SLI_TOKENIZER_ADDED_TOKENS], "added_tokens", json_null()));
-    return parse_vocab(json, model[VOCAB], vocab);
+    return parse_vocab(json, members[SLI_MODEL_VOCAB], vocab);
 }

@@ -357,6 +357,7 @@ static void vocabulary_that_is_wrong_is_refused(void **state)
         {"{\"a\": -1}", "V: the id of \"a\" must be a whole number, got -1"},
         {"{\"a\": 99999999999}", "V: the id of \"a\" must be a whole number, got 99999999999"},
         {"{\"a\": {}}", "V: the id of \"a\" must be a whole number, got {}"},
+        {"{\"a\": 00}", "V: the id of \"a\" must be a whole number, got 00"},
         {"{\"\xE2\x82\xAC\": 0}", "V: token 0 must be written in the 256 characters that"},
         {"{\"a b\": 0}", "V: token 0 must be written in the 256 characters that"},
     };
