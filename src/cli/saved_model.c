@@ -338,24 +338,21 @@ static sl_status apply_model(const cli_line *line, const sl_model_options *model
 
 sl_status cli_saved_model_apply_sizes(const cli_line *line, sl_train_options *train)
 {
-    sl_saved_model *model;
+    sl_model_options options;
+    bool has;
     const char *name = cli_line_value(line, "model");
     if (name && train->init)
         cli_refuse("--init has a model, so it cannot be combined with --model");
     if (name) {
-        sl_model_options named;
-        SL_TRY(sl_model_options_named(name, &named));
-        return apply_model(line, &named, train);
+        SL_TRY(sl_model_options_named(name, &options));
+        return apply_model(line, &options, train);
     }
     if (!train->init)
         return SL_OK;
-    sl_status status = cli_name_checkpoints(sl_saved_model_open(train->init, &model), train->init);
+    sl_status status =
+        cli_name_checkpoints(sl_saved_model_read_options(train->init, &options, &has), train->init);
     if (status == SL_ERR_NOT_FOUND && train->checkpoints.resume)
         return SL_OK; /* the checkpoint has weights */
     SL_TRY(status);
-    const sl_model_options *options = sl_saved_model_options(model);
-    if (options)
-        status = apply_model(line, options, train);
-    sl_saved_model_close(&model);
-    return status;
+    return has ? apply_model(line, &options, train) : SL_OK;
 }

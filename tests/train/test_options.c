@@ -351,12 +351,19 @@ static void log_and_models_name_what_is_missing(void **state)
     sl_pipe *pipe = (sl_pipe *)&somewhere;
     sl_model_options model;
     sl_saved_model *saved;
+    bool has;
     check_null(sl_run_log_create(NULL, NULL, NULL, NULL, &log), "sl_run_log_create: path is NULL");
     check_null(sl_run_log_create("log", NULL, NULL, NULL, NULL), "sl_run_log_create: out is NULL");
     check_null(sl_model_save(NULL, &model, NULL, NULL, "w"), "sl_model_save: pipe is NULL");
     check_null(sl_model_save(pipe, &model, NULL, NULL, NULL), "sl_model_save: path is NULL");
     check_null(sl_saved_model_open(NULL, &saved), "sl_saved_model_open: path is NULL");
     check_null(sl_saved_model_open("w", NULL), "sl_saved_model_open: out is NULL");
+    check_null(sl_saved_model_read_options(NULL, &model, &has),
+               "sl_saved_model_read_options: path is NULL");
+    check_null(sl_saved_model_read_options("w", NULL, &has),
+               "sl_saved_model_read_options: out is NULL");
+    check_null(sl_saved_model_read_options("w", &model, NULL),
+               "sl_saved_model_read_options: has is NULL");
     check_null(sl_saved_model_load(NULL, pipe, NULL, NULL), "sl_saved_model_load: model is NULL");
 }
 

@@ -352,10 +352,14 @@ static void partial_load_of_nothing_is_an_error(void **state)
     char *path = scratch_path(*state, "other.safetensors");
     left_out_list list = {.text = ""};
     float value = 1;
+    bool has;
+    sl_model_options options;
     sl_saved_model *saved;
     const sl_safetensors_item item = {"other", SL_F32, sl_shape_1d(1), &value};
     check_ok(sl_safetensors_save(path, &item, 1, NULL, 0));
     SCOPED(test_pipe) pipe = open_small_model(1, 1);
+    check_ok(sl_saved_model_read_options(path, &options, &has));
+    assert_false(has);
     check_ok(sl_saved_model_open(path, &saved));
     assert_null(sl_saved_model_options(saved));
     check_error(sl_saved_model_load(saved, pipe.pipe, list_left_out, &list), SL_ERR_INVALID,
@@ -449,6 +453,8 @@ static void vocabulary_is_saved_and_read(void **state)
     char path[512];
     snprintf(path, sizeof path, "%s/model", dir->directory);
     sl_saved_model *model;
+    sl_model_options options;
+    bool has;
     sl_vocab *vocab = vocab_of("a b c d e f g h i j"), *small = vocab_of("a b");
     test_pipe pipe = open_small_model(1, 1);
     save(&pipe, &small_model_options, vocab, path);
@@ -461,6 +467,9 @@ static void vocabulary_is_saved_and_read(void **state)
                 "model: its tokenizer.json has 3 tokens, but its config.json says ntokens 11");
     write_file(scratch_path(dir, "model/tokenizer.json"), "one\n", 4);
     check_error(open_and_close(path), SL_ERR_FORMAT, "/tokenizer.json: it must be a JSON object");
+    check_ok(sl_saved_model_read_options(path, &options, &has)); /* which are in another file */
+    assert_true(has);
+    assert_int_equal(options.ntokens, 11);
     sl_vocab_destroy(&vocab);
     sl_vocab_destroy(&small);
     test_pipe_destroy(&pipe);

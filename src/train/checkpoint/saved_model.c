@@ -131,7 +131,7 @@ static sl_status read_tokenizer(sl_saved_model *model)
                     model->options.ntokens);
 }
 
-static sl_status read_saved(sl_saved_model *model)
+static sl_status read_saved(sl_saved_model *model, bool tokenizer)
 {
     size_t bytes;
     SL_TRY(sli_llmc_is_file(model->path) ? sli_checkpoint_open_llmc(model->path, &model->reader)
@@ -141,17 +141,17 @@ static sl_status read_saved(sl_saved_model *model)
     SL_TRY(sli_checkpoint_need_part(model->reader, model->part, &model->tensors));
     SL_TRY(read_config(model));
     SL_TRY(read_text(model, SLI_GENERATION_FILE, &model->generation, &bytes));
-    return read_tokenizer(model);
+    return tokenizer ? read_tokenizer(model) : SL_OK;
 }
 
-static sl_status open_one(const char *path, sl_saved_model **out)
+static sl_status open_one(const char *path, bool tokenizer, sl_saved_model **out)
 {
     sl_saved_model *model = *out = calloc(1, sizeof *model);
     if (!model || !(model->path = strdup(path))) {
         sl_saved_model_close(out);
         return sli_no_memory(path, "its record");
     }
-    sl_status status = read_saved(model);
+    sl_status status = read_saved(model, tokenizer);
     if (status != SL_OK)
         sl_saved_model_close(out);
     return status;
@@ -173,7 +173,7 @@ static sl_status add_adapter(const sl_saved_model *adapter, sl_saved_model *mode
 }
 
 /* Replaces a checkpoint's adapter by the model that it belongs to, with it. */
-static sl_status open_base(sl_saved_model **model)
+static sl_status open_base(bool tokenizer, sl_saved_model **model)
 {
     sl_saved_model *adapter = *model, *base = NULL;
     char *path = NULL, checksum[SLI_BASE_CHECKSUM_BYTES];
@@ -181,7 +181,7 @@ static sl_status open_base(sl_saved_model **model)
         sl_error_context(sli_run_state_base(sl_checkpoint_state(adapter->reader), &path, checksum),
                          "%s: ", adapter->path);
     SL_TRY_OR_FAIL(status);
-    SL_TRY_OR_FAIL(sl_error_context(open_one(path, &base),
+    SL_TRY_OR_FAIL(sl_error_context(open_one(path, tokenizer, &base),
                                     "%s: it has adapters alone, and their model cannot be opened "
                                     "(it can be given with --init, and the adapters with "
                                     "--adapter): ",
@@ -196,16 +196,34 @@ fail:
     return status;
 }
 
+static sl_status open_whole(const char *path, bool tokenizer, sl_saved_model **out)
+{
+    SL_TRY(open_one(path, tokenizer, out));
+    sl_status status = is_adapter_alone(*out) ? open_base(tokenizer, out) : SL_OK;
+    if (status != SL_OK)
+        sl_saved_model_close(out);
+    return status;
+}
+
 sl_status sl_saved_model_open(const char *path, sl_saved_model **out)
 {
     SLI_CHECK_NOT_NULL(out);
     *out = NULL;
     SLI_CHECK_NOT_NULL(path);
-    SL_TRY(open_one(path, out));
-    sl_status status = is_adapter_alone(*out) ? open_base(out) : SL_OK;
-    if (status != SL_OK)
-        sl_saved_model_close(out);
-    return status;
+    return open_whole(path, true, out);
+}
+
+sl_status sl_saved_model_read_options(const char *path, sl_model_options *out, bool *has)
+{
+    sl_saved_model *model;
+    SLI_CHECK_NOT_NULL(path);
+    SLI_CHECK_NOT_NULL(out);
+    SLI_CHECK_NOT_NULL(has);
+    SL_TRY(open_whole(path, false, &model));
+    *has = model->has_options;
+    *out = model->options;
+    sl_saved_model_close(&model);
+    return SL_OK;
 }
 
 sl_status sli_adapter_open(const char *path, sl_saved_model **out)
@@ -215,9 +233,9 @@ sl_status sli_adapter_open(const char *path, sl_saved_model **out)
     *out = NULL;
     SL_TRY(sli_resume_is_checkpoint(path, &is_checkpoint));
     if (is_checkpoint)
-        return open_one(path, out);
+        return open_one(path, true, out);
     SL_TRY(sli_path_join(path, SLI_ADAPTER_PART ".safetensors", &file));
-    sl_status status = open_one(file, out);
+    sl_status status = open_one(file, true, out);
     free(file);
     return status;
 }
