@@ -9,7 +9,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { SMALLEST = 128, LARGEST = 4096 };
+enum { SMALLEST = 128, LARGEST = 4096, STEP = 128 };
 
 /* A product that takes less is too small for the best rate; and where devices share cores, it may
  * have them for itself. */
@@ -73,14 +73,23 @@ fail:
     return status;
 }
 
+/* The next size to try: one that takes long enough, as far as the last says. 0: there is none. */
+static int64_t next_size(int64_t size, double seconds)
+{
+    double growth = fmin(2, cbrt(least_seconds / seconds));
+    int64_t next = (int64_t)ceil(growth * (double)size / STEP) * STEP;
+    if (seconds >= least_seconds || size == LARGEST)
+        return 0;
+    return next < LARGEST ? next : LARGEST;
+}
+
 static void run_probe(void *arg)
 {
     probe *p = arg;
     double seconds = 0;
     sl_status status = SL_OK;
     p->end = sli_clock_seconds() + all_seconds;
-    for (int64_t size = SMALLEST; status == SL_OK && size <= LARGEST && seconds < least_seconds;
-         size *= 2)
+    for (int64_t size = SMALLEST; status == SL_OK && size > 0; size = next_size(size, seconds))
         status = probe_size(p, size, &seconds);
     if (status == SL_ERR_MEMORY && p->best > 0)
         status = SL_OK; /* a smaller product is the best that there is memory for */
