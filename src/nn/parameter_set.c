@@ -106,12 +106,10 @@ int64_t sli_parameter_room(const sl_parameter *parameter)
 }
 
 /* Whether each parameter has a block of memory of its own, so that a file's memory can replace it.
- * Large blocks serve the exchange of gradients, of which there are none, and products in huge
- * pages, which in bf16 read copies. */
+ * Large blocks serve the exchange of gradients, of which there are none. */
 static bool is_each_alone(const sl_parameter_set *set)
 {
-    return set->options.no_gradients && set->options.precision == SL_PRECISION_BF16 &&
-           sl_device_has_host_memory(set->options.device);
+    return set->options.no_gradients && sl_device_has_host_memory(set->options.device);
 }
 
 static int64_t room_in(const sl_parameter_set *set, const sl_parameter *parameter)

@@ -533,7 +533,7 @@ sl_status sl_saved_model_need_vocab(const sl_saved_model *model, const sl_vocab 
  * SL_ERR_INVALID for what does not fit, and where no parameter fits. A model that has no adapters
  * leaves those of the pipe as they are.
  *
- * The first pipe for inference in bf16 on CPUs that an open model is loaded into uses f32 values
+ * The first pipe for inference on CPUs that an open model is loaded into uses f32 values
  * where they are, in the file's memory: the file may be removed or replaced, but not changed in
  * place, while the pipe is used. Pointers to values, as sl_tensor_data and sl_pipe_get_state give
  * them, end with the load. */

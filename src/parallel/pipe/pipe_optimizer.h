@@ -32,8 +32,7 @@ typedef struct sli_tensors {
     sl_safetensors_item *items; /* [count]: whole tensors; data: the elements that are here */
     sli_tensor_entry *entries;  /* [count] */
     size_t count;
-    bool may_be_mapped;  /* values of f32 may be a file's memory, which is not in huge pages: the
-                            pipe's products read copies of them, and it trains none */
+    bool may_be_mapped;  /* values of f32 may be a file's memory: the pipe trains none */
     char *shapes;        /* of a copy with segments: their tensors', as metadata */
     char *memory;        /* the data of a copy, kept from one to the next */
     size_t memory_bytes; /* of it */

@@ -178,7 +178,7 @@ fail:
 sl_status sli_tensors_of_model(const sl_pipe *pipe, sli_tensors *out)
 {
     SL_TRY(list_tensors(pipe, &(listing){0}, out));
-    out->may_be_mapped = pipe->inference && pipe->precision == SL_PRECISION_BF16;
+    out->may_be_mapped = pipe->inference;
     return SL_OK;
 }
 
