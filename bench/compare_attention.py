@@ -4,7 +4,7 @@
 
 SmolLM2-135M's shape: 9 heads of 64 columns, of which three share a head of keys and values; one row, with all cores.
 PyTorch's figure is the better of two ways: it is told that heads share keys (enable_gqa), or the keys and values are
-repeated before, which counts. A round's figure is the median of 7 calls; lines give the median and the range of the
+repeated before, which counts. A round's figure is the median of 3 calls; lines give the median and the range of the
 rounds. Current PyTorch comes from PyPI into a virtual environment (--venv, default: pytorch in the build folder), which
 is made where none works there.
 """
@@ -18,7 +18,7 @@ from pathlib import Path
 from compare_pytorch import make_environment, milliseconds, run
 
 HERE = Path(__file__).resolve()
-HEADS, KEY_HEADS, HEAD_WIDTH, CALLS = 9, 3, 64, 7
+HEADS, KEY_HEADS, HEAD_WIDTH, CALLS = 9, 3, 64, 3
 TYPES = {"f32": "float32", "bf16": "bfloat16"}
 
 
