@@ -4,7 +4,7 @@
 
 SmolLM2-135M's shape: 9 heads of 64 columns, of which three share a head of keys and values; one row, with all cores.
 PyTorch's figure is the better of two ways: it is told that heads share keys (enable_gqa), or the keys and values are
-repeated before, which counts. A round's figure is the median of 3 calls; lines give the median and the range of the
+repeated before, which counts. Times are of the processor, of all threads. A round's figure is the median of 3 calls; lines give the median and the range of the
 rounds. Current PyTorch comes from PyPI into a virtual environment (--venv, default: pytorch in the build folder), which
 is made where none works there.
 """
@@ -47,12 +47,12 @@ def measure_theirs(positions, precision):
     for way in (shared, repeated):
         times = {name: [] for name in best}
         for _ in range(CALLS + 1):
-            start = time.perf_counter()
+            start = time.process_time()
             out = way()
-            middle = time.perf_counter()
+            middle = time.process_time()
             torch.autograd.grad(out, (q, k, v), grad)
             times["forward_ms"].append(1e3 * (middle - start))
-            times["backward_ms"].append(1e3 * (time.perf_counter() - middle))
+            times["backward_ms"].append(1e3 * (time.process_time() - middle))
         best = {name: min(best[name], statistics.median(values[1:])) for name, values in times.items()}
     print(json.dumps(best))
 
