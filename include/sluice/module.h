@@ -225,7 +225,7 @@ sl_status sl_module_add_pop(sl_module *module, const char *name);
 
 typedef struct sl_parameter_set_options {
     sl_device *device;
-    uint64_t seed;              /* of the initial values */
+    uint64_t seed;              /* of the initial values, and of rounding (sluice/optim.h) */
     bool no_init;               /* random values but adapters' stay undefined; to be loaded */
     bool no_gradients;          /* for evaluation only */
     sl_precision precision;     /* of products with these parameters */

@@ -28,6 +28,10 @@ typedef struct sl_optimizer_options {
     bool nesterov;
     /* AdamW; 0 stands for 0.9, 0.999, 1e-8 */
     float beta1, beta2, eps;
+    /* AdamW: in what its two averages are kept. BF16: computed in f32 and stored in bf16, rounded
+       up or down at random so that means stay right, by a function of the set's seed, the
+       parameter's number and element and the steps that it has taken */
+    sl_precision precision;
     /* both */
     float weight_decay;
     sl_decay_kind decay;
@@ -35,8 +39,8 @@ typedef struct sl_optimizer_options {
 
 /* torch.optim.SGD or torch.optim.AdamW for the trained parameters of a set, which it borrows. Its
  * state is on the set's device, one array for each bucket. Errors: SL_ERR_INVALID for negative
- * numbers, Nesterov without momentum or with dampening, and numbers of the other kind of optimizer.
- */
+ * numbers, Nesterov without momentum or with dampening, averages in tf32, and what the other kind
+ * of optimizer has alone. */
 sl_status sl_optimizer_create(const sl_optimizer_options *options, sl_parameter_set *set,
                               sl_optimizer **out);
 void sl_optimizer_destroy(sl_optimizer **optimizer);
@@ -48,7 +52,7 @@ void sl_optimizer_destroy(sl_optimizer **optimizer);
  * gradients; what the device reports, after which the parameters and the state are undefined. */
 sl_status sl_optimizer_step(sl_optimizer *optimizer, double lr, double grad_scale);
 
-/* Bytes of state for each element of a parameter: 0, 4 (momentum) or 8 (AdamW). */
+/* Bytes of state for each element of a parameter: 0, 4 (momentum; AdamW in bf16) or 8 (AdamW). */
 int64_t sl_optimizer_state_bytes(const sl_optimizer_options *options);
 
 typedef enum sl_lr_kind {

@@ -142,7 +142,7 @@ typedef struct sl_pipe_options {
     sl_schedule_writer writer;  /* called for each number of micro-batches that there is */
     const void *writer_context; /* the writer's; borrowed as long as the pipe */
     sl_precision precision;     /* of all products and of what stages send each other */
-    uint64_t seed;              /* of initial values and dropout */
+    uint64_t seed;              /* of initial values, dropout and rounding (sluice/optim.h) */
     bool no_init;               /* values are undefined (they will be loaded) */
     bool inference;             /* no gradients: sl_pipe_train is refused */
 

@@ -68,10 +68,10 @@ sl_status sl_pipe_get_state(sl_pipe *pipe, sl_checkpoint_part *out);
 sl_status sl_pipe_load(sl_pipe *pipe, const sl_checkpoint_reader *reader);
 
 /* The optimizers' state as a part "optimizer", under torch.optim's names: for each trained
- * parameter "0.weight.momentum_buffer", or "0.weight.exp_avg" and "0.weight.exp_avg_sq", f32; and
- * "0.weight.step", i64 without dimensions. SGD without momentum has none. A sharded state is
- * gathered on rank 0, which alone can save it: on the other ranks the part is empty. The part lives
- * until the next call. */
+ * parameter "0.weight.momentum_buffer", or "0.weight.exp_avg" and "0.weight.exp_avg_sq", f32 or
+ * bf16; and "0.weight.step", i64 without dimensions. SGD without momentum has none. A sharded state
+ * is gathered on rank 0, which alone can save it: on the other ranks the part is empty. The part
+ * lives until the next call. */
 sl_status sl_pipe_optimizer_get_state(sl_pipe_optimizer *optimizer, sl_checkpoint_part *out);
 
 /* Reads the state from the part "optimizer" that a pipe of any cut, sharded or not, has saved, or a

@@ -25,6 +25,17 @@ SLI_INLINE uint16_t sli_bf16_from_f32(float value)
     return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
 }
 
+/* Rounds away from 0 with the probability that is the number's part of the way from one bf16 number
+ * to the next, so that the mean over many roundings is the number: `random` is uniform below 2^16.
+ * NaN stays NaN. */
+SLI_INLINE uint16_t sli_bf16_at_random(float value, uint32_t random)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    uint32_t rounded = (bits + random) >> 16, quiet = bits >> 16 | 0x40u;
+    return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
+}
+
 static inline void sli_narrow_to_bf16(const float *from, uint16_t *to, int64_t count)
 {
     for (int64_t i = 0; i < count; i++)

@@ -28,6 +28,7 @@ enum sli_random_domain {
     SLI_RANDOM_CHECK = 6, /* what sl_module_check tries */
     SLI_RANDOM_FAILURES = 7,
     SLI_RANDOM_JITTER = 8,
+    SLI_RANDOM_ROUND = 9, /* to bf16 */
 };
 
 typedef struct sli_philox_key {

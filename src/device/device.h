@@ -328,12 +328,25 @@ typedef struct sli_sgd {
     bool nesterov, first;
 } sli_sgd;
 
-/* One step of torch.optim.AdamW; `bias_correction1`, `2` are 1 - beta^t. */
+/* Random bits for rounding a parameter's numbers to bf16 (core/bf16.h). Element i has word i % 4 of
+ * Philox on the counter {group, 0, site, step}, whose group is first_group + i / 4, as in
+ * sli_site_of_group. So it is a function of the parameter, its element and its step. */
+typedef struct sli_rounding {
+    sli_philox_key key;
+    uint32_t site, step; /* the parameter's number, below 2^24; how many steps it has taken */
+    int64_t first_group; /* that of element 0 */
+} sli_rounding;
+
+/* One step of torch.optim.AdamW; `bias_correction1`, `2` are 1 - beta^t. Averages in bf16 are
+ * rounded at random where they are stored, exp_avg by the lower half of an element's word and
+ * exp_avg_sq by the upper half; the value changes by what they were before. */
 typedef struct sli_adamw {
     int64_t count;
     float *value;
     const float *grad;
-    float *exp_avg, *exp_avg_sq;
+    void *exp_avg, *exp_avg_sq; /* f32, or bf16 */
+    bool bf16;
+    sli_rounding rounding; /* of bf16 */
     float grad_scale, lr, beta1, beta2, eps, weight_decay;
     double bias_correction1, bias_correction2;
 } sli_adamw;

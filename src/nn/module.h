@@ -176,6 +176,8 @@ int64_t sli_parameter_room(const sl_parameter *parameter);
 /* A bucket's parameters as they lie in it, one after the other; gives their number. */
 int sli_parameter_set_bucket(const sl_parameter_set *set, int index, sl_parameter *const **out);
 
+uint64_t sli_parameter_set_seed(const sl_parameter_set *set);
+
 /* A bucket's gradients as they are, stale ones among them; NULL without gradients. */
 sl_tensor *sli_parameter_set_stale_grads(const sl_parameter_set *set, int index);
 

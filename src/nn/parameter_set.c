@@ -417,6 +417,11 @@ int sli_parameter_set_bucket(const sl_parameter_set *set, int index, sl_paramete
     return set->buckets[index].count;
 }
 
+uint64_t sli_parameter_set_seed(const sl_parameter_set *set)
+{
+    return set->options.seed;
+}
+
 sl_tensor *sli_parameter_set_stale_grads(const sl_parameter_set *set, int index)
 {
     return set->buckets[index].grads;

@@ -28,6 +28,11 @@ int sli_optimizer_arrays_of(const sl_optimizer_options *options)
     return options->momentum != 0 ? 1 : 0;
 }
 
+sl_dtype sli_optimizer_dtype_of(const sl_optimizer_options *options)
+{
+    return options->precision == SL_PRECISION_BF16 ? SL_BF16 : SL_F32;
+}
+
 const char *const sl_optimizer_kind_names[] = {"sgd", "adamw", NULL};
 
 const char *const sl_decay_kind_names[] = {"all", "matrices", NULL};
@@ -39,7 +44,8 @@ const char *sl_optimizer_kind_name(sl_optimizer_kind kind)
 
 int64_t sl_optimizer_state_bytes(const sl_optimizer_options *options)
 {
-    return sli_optimizer_arrays_of(options) * (int64_t)sizeof(float);
+    return sli_optimizer_arrays_of(options) *
+           (int64_t)sl_dtype_bytes(sli_optimizer_dtype_of(options));
 }
 
 static sl_status check_not_negative(const char *name, float value)
@@ -67,6 +73,11 @@ static sl_status check_method(const sl_optimizer_options *options)
     if (options->kind == SL_OPTIMIZER_SGD && adamw)
         return sl_error(SL_ERR_INVALID,
                         "betas and eps are for adamw, but the optimizer is sgd: leave them out");
+    if (options->kind == SL_OPTIMIZER_SGD && options->precision != SL_PRECISION_F32)
+        return sl_error(SL_ERR_INVALID,
+                        "averages in %s are for adamw, but the optimizer is sgd: "
+                        "leave the optimizer's precision out",
+                        sl_precision_names[options->precision]);
     return SL_OK;
 }
 
@@ -82,6 +93,8 @@ static sl_status check_filled(const sl_optimizer_options *options)
                             "Nesterov momentum requires a momentum and zero dampening");
         return SL_OK;
     }
+    if (options->precision == SL_PRECISION_TF32)
+        return sl_error(SL_ERR_INVALID, "adamw keeps its averages in f32 or bf16, not in tf32");
     SL_TRY(check_not_negative("eps", options->eps));
     if (!(options->beta1 >= 0 && options->beta1 < 1 && options->beta2 >= 0 && options->beta2 < 1))
         return sl_error(SL_ERR_INVALID, "betas must be in [0, 1), got %g and %g", options->beta1,
@@ -177,7 +190,8 @@ static sl_status create_state(sl_optimizer *optimizer)
     for (int b = 0; b < optimizer->bucket_count; b++) {
         sl_shape shape = sl_shape_1d(own_shard(optimizer, b).count);
         for (int i = 0; i < arrays; i++)
-            SL_TRY(sl_tensor_create_zero(device, SL_MEMORY_OPTIMIZER, SL_F32, &shape,
+            SL_TRY(sl_tensor_create_zero(device, SL_MEMORY_OPTIMIZER,
+                                         sli_optimizer_dtype_of(&optimizer->options), &shape,
                                          &optimizer->state[b * STATE_ARRAYS + i]));
     }
     return SL_OK;
@@ -273,20 +287,23 @@ typedef struct bucket_run {
     int64_t start, count; /* elements of the bucket */
     int64_t steps;        /* that its parameters have taken, with this one */
     float lr, grad_scale, weight_decay;
+    const sl_parameter *first; /* which begins at element `first_start` of the bucket */
+    int64_t first_start;
 } bucket_run;
 
 /* Elements of a bucket's array, from the run's first on. `in_shard`: the array has the elements of
  * the optimizer's shard alone. */
-static float *elements_of(const sl_optimizer *optimizer, const bucket_run *run,
-                          const sl_tensor *array, bool in_shard)
+static void *elements_of(const sl_optimizer *optimizer, const bucket_run *run,
+                         const sl_tensor *array, bool in_shard)
 {
     if (!array)
         return NULL;
     int64_t before = in_shard ? own_shard(optimizer, run->bucket).start : 0;
-    return sl_tensor_f32(array) + run->start - before;
+    return (char *)sl_tensor_data(array) +
+           (run->start - before) * (int64_t)sl_dtype_bytes(sl_tensor_dtype(array));
 }
 
-static float *state_of(const sl_optimizer *optimizer, const bucket_run *run, int array)
+static void *state_of(const sl_optimizer *optimizer, const bucket_run *run, int array)
 {
     return elements_of(optimizer, run, sli_optimizer_state(optimizer, run->bucket, array), true);
 }
@@ -323,6 +340,16 @@ static sl_status sgd_run(const sl_optimizer *optimizer, const bucket_run *run)
     return sli_device_sgd(device, &arguments);
 }
 
+/* Of a run of one parameter. Parameters and shards begin at multiples of 16 elements. */
+static sli_rounding rounding_of(const sl_optimizer *optimizer, const bucket_run *run)
+{
+    uint64_t seed = sli_parameter_set_seed(optimizer->set);
+    return (sli_rounding){.key = sli_philox_key_make(seed, SLI_RANDOM_ROUND),
+                          .site = run->first->number,
+                          .step = (uint32_t)run->steps,
+                          .first_group = (run->start - run->first_start) / 4};
+}
+
 static sl_status adamw_run(const sl_optimizer *optimizer, const bucket_run *run)
 {
     const sl_optimizer_options *options = &optimizer->options;
@@ -333,6 +360,8 @@ static sl_status adamw_run(const sl_optimizer *optimizer, const bucket_run *run)
         .grad = grads_of(optimizer, run),
         .exp_avg = state_of(optimizer, run, 0),
         .exp_avg_sq = state_of(optimizer, run, 1),
+        .bf16 = options->precision == SL_PRECISION_BF16,
+        .rounding = rounding_of(optimizer, run),
         .grad_scale = run->grad_scale,
         .lr = run->lr,
         .beta1 = options->beta1,
@@ -366,19 +395,23 @@ static float weight_decay_of(const sl_optimizer *optimizer, const sl_parameter *
 }
 
 /* Steps a bucket by runs: neighbours that have a gradient, and took as many steps with the same
- * weight decay. `steps` counts those of the bucket's parameters. */
+ * weight decay; each parameter by itself where its number decides the rounding. `steps` counts
+ * those of the bucket's parameters. */
 static sl_status step_bucket(const sl_optimizer *optimizer, bucket_run next, int64_t *steps)
 {
     sl_parameter *const *in;
     int count = sli_parameter_set_bucket(optimizer->set, next.bucket, &in);
+    bool alone = optimizer->options.precision == SL_PRECISION_BF16;
     for (int i = 0; i < count;) {
         int first = i;
         bool is_stale = in[first]->grad_is_stale;
         next.steps = steps[first] + 1;
         next.weight_decay = weight_decay_of(optimizer, in[first]);
+        next.first = in[first];
+        next.first_start = next.start;
         next.count = 0;
         for (; i < count && in[i]->grad_is_stale == is_stale && steps[i] == next.steps - 1 &&
-               weight_decay_of(optimizer, in[i]) == next.weight_decay;
+               weight_decay_of(optimizer, in[i]) == next.weight_decay && (i == first || !alone);
              i++)
             next.count += sli_parameter_room(in[i]);
         for (int k = first; k < i && !is_stale; k++)

@@ -278,6 +278,7 @@ static const refusal refusals[] = {
     {"--optimizer adamw --eps 0", 2, "--eps must be a number above 0, got \"0\"\n"},
     {"--optimizer adamw --eps 1e-60", 2, "--eps must be a number above 0, got \"1e-60\"\n"},
     {"--nesterov", 1, "Nesterov momentum requires a momentum"},
+    {"--optimizer-precision bf16", 1, "averages in bf16 are for adamw, but the optimizer is sgd"},
     {"--log-interval 0", 2,
      "--log-interval must be a number of batches from 1, or of seconds as in 10s, got \"0\"\n"},
     {"--log-interval 1.5", 2, "--log-interval must be a number of batches"},

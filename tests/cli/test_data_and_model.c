@@ -210,6 +210,9 @@ static void replicas_are_shown_with_their_devices(void **state)
     check_line(run.out, "^1 +cpu:3 +5-9 +520,736,878 +1.94 GiB +1.94 GiB +1.94 GiB ");
     program_succeed(&sharded, "model --preset ddp-pipeline --momentum 0.9 --zero");
     check_line(sharded.out, "^0 +cpu:0 +0-4 +541,188,096 +2.02 GiB +1.94 GiB +993.17 MiB ");
+    program_succeed(&run,
+                    "model --preset ddp-pipeline --optimizer adamw --optimizer-precision bf16");
+    check_line(run.out, "^0 +cpu:0 +0-4 +541,188,096 +2.02 GiB +1.94 GiB +1.94 GiB ");
     program_succeed(&run, "model");
     check_without(run.out, "Replica");
 }

@@ -2,7 +2,7 @@
 # One run has the same bits in any layout: replicas as threads or as processes, pipes whose stages are in
 # one process or several, schedules, recomputation, ZeRO. Layouts are drawn from a seed; every loss and
 # norm and the weights are compared. Every other layout goes on from a checkpoint of the one before it.
-# Every third run is in bf16, from seed 2 on. Runs from seeds 1, 4, … are of the tutorials' model on a
+# Every third run is in bf16, AdamW's averages too, from seed 2 on. Runs from seeds 1, 4, … are of the tutorials' model on a
 # text, the others of a drawn model of another family on rows of ids.
 # SLUICE_TEST_SEED is the first run's seed, SLUICE_TEST_CASES the number of runs.
 . "$(dirname "$0")/../support/script.sh"
@@ -45,7 +45,8 @@ for ((seed = ${SLUICE_TEST_SEED:-1}, left = ${SLUICE_TEST_CASES:-2}; left > 0; s
     run=("$program" train "${model[@]}"
         --batch-size $((2 + RANDOM % 4)) --eval-batch-size 6 --epochs 2 --max-batches 4
         --eval-max-batches 3 --optimizer adamw --lr 0.01 --chunks $((1 + RANDOM % 4)) --shards "$shards"
-        --precision "${precisions[seed % 3]}" --comm-precision "${comm_precisions[RANDOM % 3]}")
+        --precision "${precisions[seed % 3]}" --optimizer-precision "${precisions[seed % 3]}"
+        --comm-precision "${comm_precisions[RANDOM % 3]}")
     echo "seed $seed: one replica: ${run[*]:4}"
     train one "${run[@]}" --dp 1
     test "$(wc -l <"$scratch/one.numbers")" -ge 18 || fail "the log has too few numbers"

@@ -63,7 +63,9 @@ static const option_case option_cases[][24] = {
      {"--lr-schedule cosine", "\"lr_schedule\":\"cosine\""},
      {"--slices 2", "\"slices\":2,"}},
     {{"--lr-schedule wsd", "\"lr_schedule\":\"wsd\""}, {"--min-lr 0.5", "\"min_lr\":0.5,"}},
-    {{"--optimizer adamw", "\"optimizer\":\"adamw\""}, {"--lr 0.5", "\"lr\":0.5,"}},
+    {{"--optimizer adamw", "\"optimizer\":\"adamw\""},
+     {"--optimizer-precision bf16", "\"optimizer_precision\":\"bf16\""},
+     {"--lr 0.5", "\"lr\":0.5,"}},
     {{"--optimizer adamw", "\"optimizer\":\"adamw\""},
      {"--preset transformer-tutorial", "\"lr\":0.001,"}},
 };

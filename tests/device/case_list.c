@@ -57,6 +57,7 @@ static const case_spec timings[] = {
     {CASE_SGD, {ELEMENTS}, 0, 0, "sgd"},
     {CASE_SGD, {ELEMENTS}, WITH_MOMENTUM, 0, "sgd momentum"},
     {CASE_ADAMW, {ELEMENTS}, 0, 0, "adamw"},
+    {CASE_ADAMW_BF16, {ELEMENTS}, 0, 0, "adamw bf16"},
     {CASE_NORM_TERMS, {ELEMENTS}, 0, 0, "norm l2"},
     {CASE_NORM_TERMS, {ELEMENTS}, WITH_INF, 0, "norm inf"},
     {CASE_EPILOGUE, {ROWS, WIDTH}, WITH_RELU, 0, "relu"},
@@ -136,7 +137,7 @@ static void add_flat(list *cases)
         add(cases, CASE_ADD, size);
         for (int k = 0; k < 4; k++) {
             add_random(cases, CASE_SGD, size);
-            add_random(cases, CASE_ADAMW, size);
+            add_random(cases, k % 2 ? CASE_ADAMW_BF16 : CASE_ADAMW, size);
         }
         for (case_kind kind = CASE_NORM_TERMS; kind <= CASE_INITIALIZE; kind++) {
             add(cases, kind, size);

@@ -111,6 +111,26 @@ static void adjust_adamw(op_case *c)
         squares[i] = fabsf(squares[i]) + 0.01f;
 }
 
+/* Groups end at 2^32 in some. */
+static void prepare_adamw_bf16(op_case *c)
+{
+    sli_adamw *s = &c->arguments.adamw;
+    prepare_adamw(c);
+    s->bf16 = true;
+    s->rounding =
+        (sli_rounding){.key = sli_philox_key_make(random_bits(&c->random), SLI_RANDOM_ROUND),
+                       .site = random_bits(&c->random) >> 8,
+                       .step = random_bits(&c->random),
+                       .first_group = ((int64_t)1 << 32) - random_below(&c->random, 300)};
+}
+
+static void adjust_adamw_bf16(op_case *c)
+{
+    uint16_t *squares = c->arrays[ADAMW_SQUARES].host;
+    for (int64_t i = 0; i < c->spec.size[0]; i++)
+        squares[i] = sli_bf16_from_f32(fabsf(sli_f32_from_bf16(squares[i])) + 0.01f);
+}
+
 static void prepare_gemm(op_case *c)
 {
     sli_gemm *g = &c->arguments.gemm;
@@ -309,6 +329,13 @@ const case_operation case_operations[CASE_KINDS] = {
                    {AT(sli_adamw, grad), FLAT, IN},
                    {AT(sli_adamw, exp_avg), FLAT, INOUT, .tolerance = 1e-6},
                    {AT(sli_adamw, exp_avg_sq), FLAT, INOUT, .tolerance = 1e-6}}},
+    [CASE_ADAMW_BF16] = {
+        OPERATION(adamw), .sizes = 1, .prepare = prepare_adamw_bf16, .adjust = adjust_adamw_bf16,
+        .flags = WITH_DECAY,
+        .arrays = {{AT(sli_adamw, value), FLAT, INOUT, .tolerance = 1e-6},
+                   {AT(sli_adamw, grad), FLAT, IN},
+                   {AT(sli_adamw, exp_avg), FLAT, INOUT, CASE_BF16, .tolerance = 0x1p-7},
+                   {AT(sli_adamw, exp_avg_sq), FLAT, INOUT, CASE_BF16, .tolerance = 0x1p-7}}},
     [CASE_NORM_TERMS] = {
         OPERATION(norm_terms), .sizes = 1, .prepare = prepare_flat, .flags = WITH_L1 | WITH_INF,
         .arrays = {[FLAT_FROM] = {"x", offsetof(flat_arguments, from), FLAT, IN, .when = 0},

@@ -2,6 +2,8 @@
  * is what backward expects. */
 #include "device/cases.h"
 
+#include "core/bf16.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,16 +30,17 @@ float random_float(random_source *source)
 
 size_t case_type_bytes(case_type type)
 {
-    static const size_t bytes[] = {4, 4, 8, 1};
+    static const size_t bytes[] = {4, 4, 8, 1, 2};
     return bytes[type];
 }
 
 double case_element(case_type type, const void *values, int64_t index)
 {
-    return type == CASE_F32   ? (double)((const float *)values)[index]
-           : type == CASE_F64 ? ((const double *)values)[index]
-           : type == CASE_I32 ? ((const int32_t *)values)[index]
-                              : ((const unsigned char *)values)[index];
+    return type == CASE_F32    ? (double)((const float *)values)[index]
+           : type == CASE_F64  ? ((const double *)values)[index]
+           : type == CASE_I32  ? ((const int32_t *)values)[index]
+           : type == CASE_BF16 ? (double)sli_f32_from_bf16(((const uint16_t *)values)[index])
+                               : ((const unsigned char *)values)[index];
 }
 
 /* ---- Building --------------------------------------------------------------------------- */
@@ -71,6 +74,8 @@ static void fill(op_case *c, int array, case_type type)
             ((float *)target->host)[i] = random_float(&c->random);
         else if (type == CASE_I32)
             ((int32_t *)target->host)[i] = (int32_t)random_below(&c->random, below);
+        else if (type == CASE_BF16)
+            ((uint16_t *)target->host)[i] = sli_bf16_from_f32(random_float(&c->random));
         else
             ((unsigned char *)target->host)[i] = (unsigned char)random_bits(&c->random);
 }

@@ -13,8 +13,8 @@ enum { CASE_ARRAYS = 9, CASE_TEXT_BYTES = 160, CASE_NAME_BYTES = 32, CASE_MOST_P
 
 /* clang-format off */
 typedef enum case_kind {
-    CASE_COPY, CASE_WRITE, CASE_READ, CASE_ZERO, CASE_ADD, CASE_SGD, CASE_ADAMW, CASE_NORM_TERMS,
-    CASE_INITIALIZE, CASE_GEMM, CASE_EPILOGUE, CASE_EPILOGUE_BACKWARD, CASE_EMBEDDING,
+    CASE_COPY, CASE_WRITE, CASE_READ, CASE_ZERO, CASE_ADD, CASE_SGD, CASE_ADAMW,
+    CASE_ADAMW_BF16, CASE_NORM_TERMS, CASE_INITIALIZE, CASE_GEMM, CASE_EPILOGUE, CASE_EPILOGUE_BACKWARD, CASE_EMBEDDING,
     CASE_EMBEDDING_BACKWARD, CASE_ADD_DROPOUT, CASE_ADD_NORM, CASE_ADD_NORM_BACKWARD,
     CASE_SWIGLU, CASE_SWIGLU_BACKWARD, CASE_ROTARY, CASE_ATTENTION, CASE_ATTENTION_BACKWARD, CASE_CROSS_ENTROPY, CASE_KINDS
 } case_kind;
@@ -62,7 +62,7 @@ typedef struct case_spec {
     char name[CASE_NAME_BYTES]; /* what a timing is called; "": only tests run it */
 } case_spec;
 
-typedef enum case_type { CASE_F32, CASE_I32, CASE_F64, CASE_BYTE } case_type;
+typedef enum case_type { CASE_F32, CASE_I32, CASE_F64, CASE_BYTE, CASE_BF16 } case_type;
 typedef enum case_use { IN, OUT, INOUT } case_use;
 
 /* How many elements an array has: the product of the case's sizes whose bits are set. */

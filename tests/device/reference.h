@@ -118,13 +118,19 @@ static inline void reference_sgd(const op_case *c, double *const *to)
     }
 }
 
+static inline double adamw_average(const sli_adamw *s, const void *averages, int64_t index)
+{
+    return case_element(s->bf16 ? CASE_BF16 : CASE_F32, averages, index);
+}
+
 static inline void reference_adamw(const op_case *c, double *const *to)
 {
     const sli_adamw *s = &c->arguments.adamw;
     for (int64_t i = 0; i < s->count; i++) {
         double g = (double)s->grad_scale * s->grad[i];
-        double m = (double)s->beta1 * s->exp_avg[i] + (1 - (double)s->beta1) * g;
-        double v = (double)s->beta2 * s->exp_avg_sq[i] + (1 - (double)s->beta2) * g * g;
+        double m = (double)s->beta1 * adamw_average(s, s->exp_avg, i) + (1 - (double)s->beta1) * g;
+        double v =
+            (double)s->beta2 * adamw_average(s, s->exp_avg_sq, i) + (1 - (double)s->beta2) * g * g;
         double root = sqrt(v) / sqrt(s->bias_correction2) + (double)s->eps;
         to[ADAMW_VALUE][i] = s->value[i] * (1 - (double)s->lr * s->weight_decay) -
                              s->lr / s->bias_correction1 * m / root;

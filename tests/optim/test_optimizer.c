@@ -204,7 +204,10 @@ static void state_is_counted_as_the_optimizers_memory(void **state)
     const struct {
         sl_optimizer_options options;
         int64_t bytes;
-    } cases[] = {{{0}, 0}, {{.momentum = 0.9f}, 4}, {{.kind = SL_OPTIMIZER_ADAMW}, 8}};
+    } cases[] = {{{0}, 0},
+                 {{.momentum = 0.9f}, 4},
+                 {{.kind = SL_OPTIMIZER_ADAMW}, 8},
+                 {{.kind = SL_OPTIMIZER_ADAMW, .precision = SL_PRECISION_BF16}, 4}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         SCOPED(subject) s = create_subject(64, 1);
         SCOPED(sl_optimizer) *optimizer = NULL;
@@ -225,6 +228,8 @@ static void impossible_options_are_refused(void **state)
                          dampening[] = {{.momentum = 0.9f, .dampening = -0.5f},
                                         {.momentum = 0.9f, .dampening = NAN}},
                          beta = {.kind = SL_OPTIMIZER_ADAMW, .beta1 = 1},
+                         narrow = {.momentum = 0.9f, .precision = SL_PRECISION_BF16},
+                         tf32 = {.kind = SL_OPTIMIZER_ADAMW, .precision = SL_PRECISION_TF32},
                          of_sgd[] = {{.kind = SL_OPTIMIZER_ADAMW, .momentum = 0.9f},
                                      {.kind = SL_OPTIMIZER_ADAMW, .dampening = 0.5f},
                                      {.kind = SL_OPTIMIZER_ADAMW, .nesterov = true}},
@@ -240,6 +245,11 @@ static void impossible_options_are_refused(void **state)
     check_error(sl_optimizer_create(&decay, s.set, &optimizer), SL_ERR_INVALID, "weight_decay");
     check_error(sl_optimizer_create(&beta, s.set, &optimizer), SL_ERR_INVALID,
                 "betas must be in [0, 1)");
+    check_error(sl_optimizer_create(&narrow, s.set, &optimizer), SL_ERR_INVALID,
+                "averages in bf16 are for adamw, but the optimizer is sgd: leave the optimizer's "
+                "precision out");
+    check_error(sl_optimizer_create(&tf32, s.set, &optimizer), SL_ERR_INVALID,
+                "adamw keeps its averages in f32 or bf16, not in tf32");
     for (int i = 0; i < 3; i++) {
         check_error(sl_optimizer_create(&of_sgd[i], s.set, &optimizer), SL_ERR_INVALID,
                     "sl_optimizer_create: momentum, dampening and nesterov are for sgd, but the "

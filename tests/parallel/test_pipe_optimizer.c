@@ -27,6 +27,8 @@ enum {
 
 static const sl_optimizer_options momentum = {.momentum = 0.9f, .dampening = 0.5f};
 static const sl_optimizer_options adamw = {.kind = SL_OPTIMIZER_ADAMW, .weight_decay = 0.1f};
+static const sl_optimizer_options narrow = {.kind = SL_OPTIMIZER_ADAMW,
+                                            .precision = SL_PRECISION_BF16};
 
 typedef struct setup {
     int stages;
@@ -347,8 +349,8 @@ static void check_state(scratch *dir, const sl_optimizer_options *options, int s
 static void saved_state_goes_on_to_the_same_bits_in_any_cut(void **state)
 {
     static const sl_optimizer_options plain = {0};
-    const sl_optimizer_options *const kinds[] = {&plain, &momentum, &adamw};
-    for (int i = 0; i < 3; i++) {
+    const sl_optimizer_options *const kinds[] = {&plain, &momentum, &adamw, &narrow};
+    for (int i = 0; i < 4; i++) {
         check_state(*state, kinds[i], 1, 3);
         check_state(*state, kinds[i], 3, 2);
     }
@@ -460,27 +462,31 @@ static sl_status run_sharded(sl_group *group, void *arg)
 
 static void sharded_state_goes_on_sharded_and_whole(void **state)
 {
-    const sl_optimizer_options *const kinds[] = {&momentum, &adamw};
+    const sl_optimizer_options *const kinds[] = {&momentum, &adamw, &narrow};
     char path[512];
     snprintf(path, sizeof path, "%s", scratch_path(*state, "state"));
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         check_ranks(run_sharded, &(sharded_case){path, kinds[i]}, 3);
         remove_checkpoint(*state);
     }
 }
 
-static void state_of_another_optimizer_is_refused(void **state)
+static void check_refused(void **state, const sl_optimizer_options *saved, const char *expected)
 {
-    rig r, other;
+    SCOPED(rig) r = {0}, other = {0};
     const char *path = scratch_path(*state, "state");
-    check_ok(open_trainee(&(setup){.stages = 2, .optimizer = momentum}, &r));
+    check_ok(open_trainee(&(setup){.stages = 2, .optimizer = *saved}, &r));
     check_ok(open_trainee(&(setup){.stages = 2, .optimizer = adamw}, &other));
     check_ok(train(&r, 0, 1));
     check_ok(save(&r, path, true));
-    check_error(load(&other, path), SL_ERR_INVALID, "0.weight.exp_avg");
-    rig_destroy(&r);
-    rig_destroy(&other);
+    check_error(load(&other, path), SL_ERR_INVALID, expected);
     remove_checkpoint(*state);
+}
+
+static void state_of_another_optimizer_is_refused(void **state)
+{
+    check_refused(state, &momentum, "0.weight.exp_avg");
+    check_refused(state, &narrow, "\"0.bias.exp_avg\" should be F32 [5], but is BF16 [5]");
 }
 
 static sl_status change_a_byte(const char *path)

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { COUNT = 4, TENSORS = 2 };
+enum { COUNT = 4, TENSORS = 3 };
 
 typedef struct transfers {
     double seconds;
@@ -15,7 +15,8 @@ typedef struct transfers {
     char error[256];
 } transfers;
 
-/* Rank 0 reads the tensors of rank 1, first those of a list whose second one cannot be sent. */
+/* Rank 0 reads the tensors of rank 1, first those of a list whose second one cannot be sent. The
+ * third one is an odd number of elements of two bytes. */
 static sl_status read_or_serve(sl_group *group, void *argument)
 {
     transfers *all = argument;
@@ -23,26 +24,30 @@ static sl_status read_or_serve(sl_group *group, void *argument)
     float data[COUNT] = {1, 2, 3, 4};
     for (int lacks = 1; lacks >= 0; lacks--) {
         sl_safetensors_item items[TENSORS] = {{"a", SL_F32, sl_shape_1d(COUNT), NULL},
-                                              {"b", SL_F32, sl_shape_1d(COUNT), NULL}};
+                                              {"b", SL_F32, sl_shape_1d(COUNT), NULL},
+                                              {"c", SL_BF16, sl_shape_1d(COUNT - 1), NULL}};
         const int64_t count = rank == 1 ? COUNT : 0;
         sli_tensor_entry entries[TENSORS] = {{.owner = 1, .count = count},
-                                             {.owner = 1, .count = count}};
+                                             {.owner = 1, .count = count},
+                                             {.owner = 1, .count = rank == 1 ? COUNT - 1 : 0}};
         const sli_tensors list = {.items = items, .entries = entries, .count = TENSORS};
         sli_state_stream stream = {.group = group, .stride = 2, .lists = {&list}};
         sl_status status = SL_OK;
         const void *got = NULL;
         if (rank == 1) {
-            items[0].data = data;
-            items[1].data = data;
+            for (int i = 0; i < TENSORS; i++)
+                items[i].data = data;
             if (lacks)
                 entries[1].count = -1;
             status = sli_state_stream_serve(&stream);
         } else {
             double begun = sli_clock_seconds();
-            for (int i = 0; i < TENSORS && status == SL_OK; i++)
+            for (int i = 0; i < TENSORS && status == SL_OK; i++) {
+                size_t bytes = (size_t)items[i].shape.size[0] * sl_dtype_bytes(items[i].dtype);
                 status = sli_state_stream_read(&stream, &items[i], &got);
-            if (status == SL_OK && ((const float *)got)[3] != 4)
-                status = sl_error(SL_ERR_INTERNAL, "the data are others");
+                if (status == SL_OK && memcmp(got, data, bytes) != 0)
+                    status = sl_error(SL_ERR_INTERNAL, "the data are others");
+            }
             if (status != SL_OK)
                 snprintf(all->error, sizeof all->error, "%.255s", sl_error_text());
             all->seconds = sli_clock_seconds() - begun;

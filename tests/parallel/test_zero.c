@@ -160,6 +160,7 @@ static void sharded_optimizer_gives_the_whole_ones_bits_with_its_share_of_the_me
         {.kind = SL_OPTIMIZER_SGD, .momentum = 0.9f, .nesterov = true, .weight_decay = 0.01f},
         {.kind = SL_OPTIMIZER_SGD, .momentum = 0.8f, .dampening = 0.5f},
         {.kind = SL_OPTIMIZER_ADAMW, .weight_decay = 0.01f},
+        {.kind = SL_OPTIMIZER_ADAMW, .precision = SL_PRECISION_BF16},
     };
     for (size_t m = 0; m < sizeof methods / sizeof *methods; m++)
         for (int ranks = 1; ranks <= 8; ranks += ranks < 4 ? 1 : 4) {

@@ -176,6 +176,8 @@ static void planned_bytes_are_those_that_a_run_takes(void **state)
                 options.model.tie = mode == SL_RECOMPUTE_ALWAYS;
                 options.optimizer.kind = stages == 2 ? SL_OPTIMIZER_ADAMW : SL_OPTIMIZER_SGD;
                 options.optimizer.momentum = stages == 3 ? 0.9f : 0;
+                options.optimizer.precision =
+                    stages == 2 && options.model.tie ? SL_PRECISION_BF16 : SL_PRECISION_F32;
                 check_run(&options);
             }
 }

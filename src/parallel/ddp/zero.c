@@ -99,19 +99,20 @@ static sl_status send_shard(const sli_zero *zero, int source, int root, int buck
     if (shard.count == 0 || (zero->rank != source && zero->rank != root))
         return SL_OK;
     sl_device *device = sl_parameter_set_device(zero->set);
-    size_t bytes = (size_t)shard.count * sizeof(float);
-    float *held =
-        zero->rank == source ? sl_tensor_f32(sli_optimizer_state(zero->own, bucket, array)) : NULL;
-    float *target =
-        whole ? sl_tensor_f32(sli_optimizer_state(whole, bucket, array)) + shard.start : NULL;
+    sl_dtype dtype = sli_optimizer_dtype_of(sli_optimizer_options(zero->own));
+    size_t bytes = (size_t)shard.count * sl_dtype_bytes(dtype);
+    void *held =
+        zero->rank == source ? sl_tensor_data(sli_optimizer_state(zero->own, bucket, array)) : NULL;
+    char *target = whole ? (char *)sl_tensor_data(sli_optimizer_state(whole, bucket, array)) +
+                               (size_t)shard.start * sl_dtype_bytes(dtype)
+                         : NULL;
     if (source == root)
         return sli_device_copy(device, target, held, bytes);
     sli_host_array host;
     SL_TRY(sli_host_array_open(device, held ? held : target, bytes, held != NULL, &host));
     sl_status status =
-        held
-            ? sl_group_send(zero->group, host.host, shard.count, SL_F32, root, array, NULL)
-            : sl_group_recv(zero->group, host.host, shard.count, SL_F32, source, array, NULL, NULL);
+        held ? sl_group_send(zero->group, host.host, shard.count, dtype, root, array, NULL)
+             : sl_group_recv(zero->group, host.host, shard.count, dtype, source, array, NULL, NULL);
     sl_status written = sli_host_array_close(&host, status == SL_OK && !held);
     return status == SL_OK ? written : status;
 }

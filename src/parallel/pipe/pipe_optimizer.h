@@ -20,7 +20,7 @@
  *     rank 1      0.weight.exp_avg from element 112 on, 1.bias.exp_avg, 2.weight.exp_avg up to 48
  */
 typedef struct sli_tensor_entry {
-    sl_tensor *tensor;    /* f32: a handle on what the item's data are; NULL: nothing, or a copy */
+    sl_tensor *tensor;    /* a handle on what the item's data are; NULL: nothing, or a copy */
     sli_host_array host;  /* once opened, where the host does not reach the tensor's memory */
     int64_t first, count; /* the elements of the whole tensor, row by row, that are here */
     int stage, owner;     /* the stage, and the rank of the pipe's group that has it */

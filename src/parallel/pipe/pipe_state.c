@@ -92,7 +92,7 @@ static sl_status add_state(listed_stage *stage, const sl_parameter *parameter)
                                    list->whole ? 1 : list->optimizer->shards, &range));
     for (int a = 0; a < arrays; a++)
         SL_TRY(add_tensor(stage->tensors, parameter, sli_optimizer_array_name(options, a),
-                          stage->index, SL_F32, &range,
+                          stage->index, sli_optimizer_dtype_of(options), &range,
                           source ? sli_optimizer_state(source, range.bucket, a) : NULL));
     if (arrays == 0 || !list->steps)
         return SL_OK;
@@ -363,9 +363,10 @@ void sli_tensors_clear(sli_tensors *tensors)
 
 enum { ALIGNMENT = 64 };
 
-static size_t aligned_bytes(const sli_tensor_entry *entry)
+/* Of the elements of tensor i that are here. */
+static size_t aligned_bytes(const sli_tensors *tensors, size_t i)
 {
-    size_t bytes = (size_t)entry->count * sizeof(float);
+    size_t bytes = (size_t)tensors->entries[i].count * sl_dtype_bytes(tensors->items[i].dtype);
     return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
@@ -373,7 +374,7 @@ static sl_status reserve_memory(sli_tensors *tensors)
 {
     size_t bytes = 0;
     for (size_t i = 0; i < tensors->count; i++)
-        bytes += aligned_bytes(&tensors->entries[i]);
+        bytes += aligned_bytes(tensors, i);
     if (tensors->memory_bytes >= bytes)
         return SL_OK;
     free(tensors->memory);
@@ -421,7 +422,7 @@ static sl_status copy_stage(int stage, void *arg)
             sl_tensor_destroy(&entry->tensor);
             tensors->items[i].data = data;
         }
-        data += aligned_bytes(entry);
+        data += aligned_bytes(tensors, i);
     }
     return SL_OK;
 }

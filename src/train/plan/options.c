@@ -33,6 +33,7 @@ WHEN(with_task, options->task != NULL)
 /* Without these a run has the numbers of one that does not know the option. */
 WHEN(with_decay_of_matrices, options->optimizer.decay == SL_DECAY_MATRICES)
 WHEN(with_tie, options->model.tie)
+WHEN(with_averages_in_bf16, options->optimizer.precision == SL_PRECISION_BF16)
 WHEN(with_comm_in_bf16, options->comm_precision == SL_PRECISION_BF16)
 WHEN(with_eval_every, options->eval_every > 0)
 WHEN(with_shuffle, options->shuffle)
@@ -49,7 +50,7 @@ WHEN(with_split_vocabulary, options->split_vocabulary)
 WHEN(with_lora_targets, options->model.lora.adapts && options->model.lora.targets[0] != '\0')
 #undef WHEN
 
-static const char *const comm_precision_names[] = {"f32", "bf16", NULL};
+static const char *const f32_or_bf16[] = {"f32", "bf16", NULL};
 
 /* ---- Values that the option types do not have ----------------------------------------------- */
 
@@ -280,7 +281,7 @@ const sl_option sl_plan_option_rows[] = {
     {.name = "zero", .group = "Data parallelism", FIELD(FLAG, zero),
      .help = "Shard the optimizer's state over the replicas (ZeRO-1)"},
     {.name = "comm-precision", .value = "KIND", .group = "Data parallelism",
-     FIELD(CHOICE, comm_precision), .choices = comm_precision_names,
+     FIELD(CHOICE, comm_precision), .choices = f32_or_bf16,
      .affects_numbers = with_comm_in_bf16,
      .help = "Precision of the gradients that replicas exchange. bf16: each shard's gradients and "
              "their average are rounded to bf16, which halves the bytes; sums are in f32"},
@@ -299,11 +300,13 @@ const sl_option sl_plan_option_rows[] = {
              "as a row had in the training of the weights"},
 
     {.name = "optimizer", .value = "NAME", .group = "Optimizer", FIELD(CHOICE, optimizer.kind),
-     .choices = sl_optimizer_kind_names, .affects_numbers = always,
-     .help = "Optimizer"},
+     .choices = sl_optimizer_kind_names, .affects_numbers = always, .help = "Optimizer"},
+    {.name = "optimizer-precision", .value = "KIND", .group = "Optimizer", FIELD(CHOICE, optimizer.precision),
+     .choices = f32_or_bf16, .affects_numbers = with_averages_in_bf16,
+     .help = "In what AdamW's averages are kept, in memory and in checkpoints. bf16: half the bytes; they are "
+             "computed in f32 and rounded up or down at random, by the seed, so that their means stay right"},
     {.name = "momentum", .value = "X", .group = "Optimizer", FIELD(FLOAT, optimizer.momentum),
-     .affects_numbers = with_sgd,
-     .help = "Momentum of SGD"},
+     .affects_numbers = with_sgd, .help = "Momentum of SGD"},
 
     {.name = "precision", .value = "KIND", .group = "Training", FIELD(CHOICE, precision),
      .choices = sl_precision_names,
@@ -402,26 +405,22 @@ const sl_option sl_train_option_rows[] = {
      .help = "Largest norm of the gradients of all stages together; 0: no clipping"},
     {.name = "seed", .value = "S", .group = "Training", FIELD(SEED, seed),
      .affects_numbers = always,
-     .help = "Seed of initial values, of dropout and of the order of --shuffle"},
+     .help = "Seed of initial values, of dropout, of the order of --shuffle and of --optimizer-precision's rounding"},
     {.name = "allow-nan", .group = "Training", FIELD(FLAG, allow_nan),
      .help = "Continue after a loss or gradient norm that is not finite"},
 
     {.name = "dampening", .value = "X", .group = "Optimizer", FIELD(FLOAT, optimizer.dampening),
-     .affects_numbers = with_sgd,
-     .help = "Dampening of SGD's momentum"},
+     .affects_numbers = with_sgd, .help = "Dampening of SGD's momentum"},
     {.name = "nesterov", .group = "Optimizer", FIELD(FLAG, optimizer.nesterov),
-     .affects_numbers = with_sgd,
-     .help = "Use Nesterov momentum in SGD"},
+     .affects_numbers = with_sgd, .help = "Use Nesterov momentum in SGD"},
     {.name = "betas", .value = "B1,B2", .group = "Optimizer", FIELD(PAIR, optimizer.beta1),
      .less_than = 1, .default_value = 0.9, .second_default = 0.999, .log_key = "beta",
      .affects_numbers = with_adamw,
      .help = "AdamW's decay rates for the averages of gradients and of squared gradients"},
     {.name = "eps", .value = "X", .group = "Optimizer", FIELD(FLOAT, optimizer.eps),
-     .optional = true, .default_value = 1e-8, .affects_numbers = with_adamw,
-     .help = "AdamW's constant in the divisor"},
+     .optional = true, .default_value = 1e-8, .affects_numbers = with_adamw, .help = "AdamW's constant in the divisor"},
     {.name = "weight-decay", .value = "X", .group = "Optimizer",
-     FIELD(FLOAT, optimizer.weight_decay), .affects_numbers = always,
-     .help = "Weight decay"},
+     FIELD(FLOAT, optimizer.weight_decay), .affects_numbers = always, .help = "Weight decay"},
     {.name = "weight-decay-for", .value = "WHICH", .group = "Optimizer",
      FIELD(CHOICE, optimizer.decay), .choices = sl_decay_kind_names,
      .affects_numbers = with_decay_of_matrices,

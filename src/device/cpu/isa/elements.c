@@ -65,24 +65,86 @@ void SLI_OF_ISA(sli_sgd)(const sli_sgd *arguments, int64_t first, int64_t count)
         sgd_plain(arguments, first, count);
 }
 
-void SLI_OF_ISA(sli_adamw)(const sli_adamw *arguments, int64_t first, int64_t count)
+/* What is the same for all elements. */
+typedef struct adamw_step {
+    float scale, beta1, beta2, eps;
+    float keep; /* of the value, after decay */
+    float step; /* lr / bias_correction1 */
+    float root; /* 1 / sqrt(bias_correction2) */
+} adamw_step;
+
+static adamw_step step_of(const sli_adamw *arguments)
+{
+    return (adamw_step){.scale = arguments->grad_scale,
+                        .beta1 = arguments->beta1,
+                        .beta2 = arguments->beta2,
+                        .eps = arguments->eps,
+                        .keep = 1.0f - arguments->lr * arguments->weight_decay,
+                        .step = (float)(arguments->lr / arguments->bias_correction1),
+                        .root = (float)(1.0 / sqrt(arguments->bias_correction2))};
+}
+
+static inline float mean_after(const adamw_step *s, float mean, float grad)
+{
+    return s->beta1 * mean + (1.0f - s->beta1) * (s->scale * grad);
+}
+
+static inline float square_after(const adamw_step *s, float square, float grad)
+{
+    float g = s->scale * grad;
+    return s->beta2 * square + (1.0f - s->beta2) * (g * g);
+}
+
+static inline float value_after(const adamw_step *s, float value, float mean, float square)
+{
+    return s->keep * value - s->step * (mean / (sqrtf(square) * s->root + s->eps));
+}
+
+static void adamw_f32(const sli_adamw *arguments, int64_t first, int64_t count)
 {
     float *restrict value = arguments->value + first;
-    float *restrict mean = arguments->exp_avg + first;
-    float *restrict square = arguments->exp_avg_sq + first;
+    float *restrict mean = (float *)arguments->exp_avg + first;
+    float *restrict square = (float *)arguments->exp_avg_sq + first;
     const float *restrict grad = arguments->grad + first;
-    float scale = arguments->grad_scale, beta1 = arguments->beta1, beta2 = arguments->beta2;
-    float keep = 1.0f - arguments->lr * arguments->weight_decay, eps = arguments->eps;
-    float step = (float)(arguments->lr / arguments->bias_correction1);
-    float root = (float)(1.0 / sqrt(arguments->bias_correction2));
+    const adamw_step s = step_of(arguments);
     for (int64_t i = 0; i < count; i++) {
-        float g = scale * grad[i];
-        float m = beta1 * mean[i] + (1.0f - beta1) * g;
-        float v = beta2 * square[i] + (1.0f - beta2) * (g * g);
+        float m = mean_after(&s, mean[i], grad[i]), v = square_after(&s, square[i], grad[i]);
         mean[i] = m;
         square[i] = v;
-        value[i] = keep * value[i] - step * (m / (sqrtf(v) * root + eps));
+        value[i] = value_after(&s, value[i], m, v);
     }
+}
+
+/* `first` is a multiple of four. */
+static void adamw_bf16(const sli_adamw *arguments, int64_t first, int64_t count)
+{
+    const sli_rounding *rounding = &arguments->rounding;
+    const adamw_step s = step_of(arguments);
+    for (int64_t end = first + count; first < end; first += RUN_WORDS) {
+        float *restrict value = arguments->value + first;
+        uint16_t *restrict mean = (uint16_t *)arguments->exp_avg + first;
+        uint16_t *restrict square = (uint16_t *)arguments->exp_avg_sq + first;
+        const float *restrict grad = arguments->grad + first;
+        int64_t length = sli_smaller(end - first, RUN_WORDS);
+        uint32_t words[RUN_WORDS];
+        random_run(rounding->key, (uint64_t)(rounding->first_group + first / 4), 0, rounding->site,
+                   rounding->step, words);
+        for (int64_t i = 0; i < length; i++) {
+            float m = mean_after(&s, sli_f32_from_bf16(mean[i]), grad[i]);
+            float v = square_after(&s, sli_f32_from_bf16(square[i]), grad[i]);
+            mean[i] = sli_bf16_at_random(m, words[i] & 0xFFFFu);
+            square[i] = sli_bf16_at_random(v, words[i] >> 16);
+            value[i] = value_after(&s, value[i], m, v);
+        }
+    }
+}
+
+void SLI_OF_ISA(sli_adamw)(const sli_adamw *arguments, int64_t first, int64_t count)
+{
+    if (arguments->bf16)
+        adamw_bf16(arguments, first, count);
+    else
+        adamw_f32(arguments, first, count);
 }
 
 /* ---- Terms of norms --------------------------------------------------------------------- */

@@ -1,5 +1,6 @@
 /* Operations on flat arrays: conversions, sums, optimizer updates. A thread has four elements. */
 #include "core/bf16.h"
+#include "core/philox.h"
 #include "device/cuda/kernels/four.h"
 
 struct flat_shape {
@@ -111,13 +112,27 @@ struct adamw_step {
     float root; /* 1 / sqrt(bias_correction2) */
 };
 
-static __global__ void adamw(flat_shape shape, sli_adamw a, adamw_step s)
+/* Of the four elements from element `at` on. */
+static inline __device__ void round_averages(const sli_rounding &r, int64_t at, four *mean,
+                                             four *square)
+{
+    uint64_t group = (uint64_t)(r.first_group + at / 4);
+    uint32_t words[4] = {(uint32_t)group, 0, sli_site_of_group(r.site, group), r.step};
+    sli_philox(r.key, words);
+    for (int i = 0; i < 4; i++) {
+        mean->x[i] = sli_f32_from_bf16(sli_bf16_at_random(mean->x[i], words[i] & 0xFFFFu));
+        square->x[i] = sli_f32_from_bf16(sli_bf16_at_random(square->x[i], words[i] >> 16));
+    }
+}
+
+template <class Average> static __global__ void adamw(flat_shape shape, sli_adamw a, adamw_step s)
 {
     flat_group g = flat_group_of_thread(shape);
+    Average *means = (Average *)a.exp_avg + g.at, *squares = (Average *)a.exp_avg_sq + g.at;
     four value = load_four(a.value + g.at, g.count, g.whole);
     four grad = load_four(a.grad + g.at, g.count, g.whole);
-    four mean = load_four(a.exp_avg + g.at, g.count, g.whole);
-    four square = load_four(a.exp_avg_sq + g.at, g.count, g.whole);
+    four mean = load_four(means, g.count, g.whole);
+    four square = load_four(squares, g.count, g.whole);
     for (int i = 0; i < 4; i++) {
         float x = a.grad_scale * grad.x[i];
         float m = a.beta1 * mean.x[i] + (1.0f - a.beta1) * x;
@@ -126,8 +141,10 @@ static __global__ void adamw(flat_shape shape, sli_adamw a, adamw_step s)
         square.x[i] = v;
         value.x[i] = s.keep * value.x[i] - s.step * (m / (sqrtf(v) * s.root + a.eps));
     }
-    store_four(a.exp_avg + g.at, mean, g.count, g.whole);
-    store_four(a.exp_avg_sq + g.at, square, g.count, g.whole);
+    if (a.bf16)
+        round_averages(a.rounding, g.at, &mean, &square);
+    store_four(means, mean, g.count, g.whole);
+    store_four(squares, square, g.count, g.whole);
     store_four(a.value + g.at, value, g.count, g.whole);
 }
 
@@ -136,5 +153,5 @@ cudaError_t sli_launch_adamw(const sli_adamw *a, cudaStream_t stream)
     adamw_step step = {1.0f - a->lr * a->weight_decay, (float)(a->lr / a->bias_correction1),
                        (float)(1.0 / sqrt(a->bias_correction2))};
     flat_shape shape = {a->count, are_aligned(0, 0, a->value, a->grad, a->exp_avg, a->exp_avg_sq)};
-    return launch_flat(stream, shape, adamw, *a, step);
+    return launch_flat(stream, shape, a->bf16 ? adamw<uint16_t> : adamw<float>, *a, step);
 }

@@ -32,10 +32,9 @@ enum {
     REPORT_WORDS = sizeof(report) / sizeof(int32_t)
 };
 
-/* Elements are sent as so many words of 4 bytes. */
-static int64_t word_count(const sl_safetensors_item *item, int64_t elements)
+static size_t bytes_of(const sl_safetensors_item *item, int64_t elements)
 {
-    return elements * (int64_t)sl_dtype_bytes(item->dtype) / (int64_t)sizeof(int32_t);
+    return (size_t)elements * sl_dtype_bytes(item->dtype);
 }
 
 static request find_item(const sli_state_stream *stream, const sl_safetensors_item *item)
@@ -73,9 +72,8 @@ static sl_status receive_elements(sli_state_stream *stream, const sl_safetensors
     *elements += has.count;
     return has.count == 0
                ? SL_OK
-               : sl_group_recv(stream->group,
-                               (int32_t *)stream->buffer + word_count(item, has.first),
-                               word_count(item, has.count), SL_I32, rank, TAG_DATA, NULL, NULL);
+               : sl_group_recv(stream->group, (char *)stream->buffer + bytes_of(item, has.first),
+                               has.count, item->dtype, rank, TAG_DATA, NULL, NULL);
 }
 
 sl_status sli_state_stream_read(void *context, const sl_safetensors_item *item, const void **data)
@@ -87,10 +85,10 @@ sl_status sli_state_stream_read(void *context, const sl_safetensors_item *item, 
     *data = item->data;
     if (elements == whole)
         return SL_OK;
-    SL_TRY(reserve_buffer(stream, (size_t)word_count(item, whole) * sizeof(int32_t)));
+    SL_TRY(reserve_buffer(stream, bytes_of(item, whole)));
     if (entry->count > 0)
-        memcpy((int32_t *)stream->buffer + word_count(item, entry->first), item->data,
-               (size_t)word_count(item, entry->count) * sizeof(int32_t));
+        memcpy((char *)stream->buffer + bytes_of(item, entry->first), item->data,
+               bytes_of(item, entry->count));
     for (int rank = entry->owner; rank < sl_group_size(stream->group) && elements < whole;
          rank += stream->stride)
         if (rank > 0)
@@ -124,10 +122,9 @@ static sl_status send_item(const sli_state_stream *stream, const sl_safetensors_
 {
     report has = {.first = entry->first, .count = entry->count};
     char rank[SLI_RANK_BYTES];
-    sl_status sent = entry->count == 0
-                         ? SL_OK
-                         : sl_group_send(stream->group, item->data, word_count(item, entry->count),
-                                         SL_I32, 0, TAG_DATA, NULL);
+    sl_status sent = entry->count == 0 ? SL_OK
+                                       : sl_group_send(stream->group, item->data, entry->count,
+                                                       item->dtype, 0, TAG_DATA, NULL);
     if (sent != SL_OK)
         sl_error_context(sent,
                          "%s: ", sli_rank_text(stream->group, sl_group_rank(stream->group), rank));
