@@ -155,8 +155,8 @@ static void bits_are_those_of_the_element_wherever_the_array_is_cut(void **state
         }
 }
 
-/* Each of 65,536 averages is rounded up with a probability of 1/4, that of squares of about 1/2, and
- * both of about 1/8: five deviations are 555, 640 and 423 of them. */
+/* Each of 65,536 averages is rounded up with a probability of 1/4, that of squares of about 1/2,
+ * and both of about 1/8: five deviations are 555, 640 and 423 of them. */
 static void mean_of_many_roundings_is_the_number(void **state)
 {
     const lab *all = *state;
