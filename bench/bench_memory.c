@@ -1,7 +1,14 @@
-/* Peak activation bytes of a training step, for each precision, schedule and recompute mode, beside
- * what arithmetic predicts.
+/* What a training step holds at its peak, beside what arithmetic says.
+ *
+ *   bench_memory models
+ *
+ * of published models with AdamW: the plan of all of them, of one row of 1,024 tokens, and beside
+ * the plan what some take from the system, with rows of 256 tokens, one in one stage and two in
+ * two.
  *
  *   bench_memory [EMSIZE NLAYERS NHEAD CHUNKS]               default: 512 6 8 8, two stages
+ *
+ * of the tutorials' model, for each precision, schedule and recompute mode: the activations alone.
  *
  * Prediction for a stage: the micro-batches whose activations the table holds at once (the
  * simulator's peak), times what its modules save for one; plus the input of every other micro-batch
@@ -11,11 +18,13 @@
  * half of f32's bytes is predicted; what stays f32, such as a layer norm's statistics, is more. */
 #include "support.h"
 
+#include "sluice/app/train.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { STAGES = 2, MAX_MICROS = 64 };
+enum { STAGES = 2, MAX_MICROS = 64, PLANNED_TOKENS = 1024, TAKEN_TOKENS = 256 };
 
 /* In bytes, of one micro-batch at one stage. Token ids, the first stage's input, are the caller's.
  */
@@ -90,10 +99,119 @@ static void measure(bench_setup setup)
     bench_trainer_destroy(trainer);
 }
 
+/* ---- Published models --------------------------------------------------------------------- */
+
+/* The bytes of all stages, and the model's parameters. */
+static int64_t plan_bytes(const bench_setup *setup, int64_t *parameters)
+{
+    sl_train_options options = {0};
+    sl_module *model;
+    sl_plan *plan;
+    sl_train_options_default(&options);
+    options.epochs = 1; /* no copy of the best parameters */
+    options.model = setup->model;
+    options.bptt = setup->bptt;
+    options.batch_size = options.eval_batch_size = setup->batch;
+    options.pipeline_ranks = setup->stages;
+    options.chunks = setup->chunks;
+    options.schedule = setup->schedule;
+    options.recompute = setup->recompute;
+    options.precision = setup->precision;
+    options.optimizer.kind = setup->optimizer;
+    bench_check(sl_transformer_lm_create(&options.model, &model));
+    bench_check(sl_plan_create(&options, NULL, model, NULL, &plan));
+    int64_t bytes = plan->host.total_bytes - plan->host.process_bytes;
+    *parameters = plan->total_parameters;
+    sl_plan_destroy(&plan);
+    sl_module_destroy(&model);
+    return bytes;
+}
+
+static bench_setup model_setup(const char *name, int64_t layers, int64_t tokens)
+{
+    bench_setup setup = bench_setup_lm(1, 1, 1);
+    bench_check(sl_model_options_named(name, &setup.model));
+    if (layers > 0)
+        setup.model.nlayers = layers;
+    setup.bptt = tokens;
+    setup.batch = 1;
+    setup.optimizer = SL_OPTIMIZER_ADAMW;
+    return setup;
+}
+
+/* "124,439,808" */
+static const char *with_commas(int64_t count, char text[32])
+{
+    int64_t unit = 1;
+    while (count / unit >= 1000)
+        unit *= 1000;
+    int used = snprintf(text, 32, "%d", (int)(count / unit));
+    for (unit /= 1000; unit > 0; unit /= 1000)
+        used += snprintf(text + used, 32 - (size_t)used, ",%03d", (int)(count / unit % 1000));
+    return text;
+}
+
+static void plan_models(void)
+{
+    bench_heading("| `--model` | Parameters | memory in f32 | in bf16 |");
+    for (int i = 0; sl_model_names[i]; i++) {
+        bench_setup setup = model_setup(sl_model_names[i], 0, PLANNED_TOKENS);
+        int64_t bytes[2], parameters;
+        char text[32];
+        for (int in = SL_PRECISION_F32; in <= SL_PRECISION_BF16; in++) {
+            setup.precision = (sl_precision)in;
+            bytes[in] = plan_bytes(&setup, &parameters);
+        }
+        printf("| `%s` | %s | %.2f GiB | %.2f GiB |\n", sl_model_names[i],
+               with_commas(parameters, text), (double)bytes[0] / (1 << 30),
+               (double)bytes[1] / (1 << 30));
+    }
+}
+
+static void measure_model(const bench_setup *setup, const char *what)
+{
+    int64_t parameters, planned = plan_bytes(setup, &parameters);
+    bench_trainer *trainer = bench_trainer_create(setup);
+    bench_trainer_step(trainer);
+    sl_memory_stats stats;
+    sl_device_memory(sl_pipe_device(bench_trainer_pipe(trainer), 0), &stats);
+    double taken = (double)stats.peak_reserved_bytes;
+    printf("| %s | %s | %.2f GiB | %.2f GiB | %+.1f%% |\n", what,
+           sl_precision_names[setup->precision], (double)planned / (1 << 30), taken / (1 << 30),
+           100 * ((double)planned - taken) / taken);
+    fflush(stdout);
+    bench_trainer_destroy(trainer);
+}
+
+static void measure_models(void)
+{
+    static const struct {
+        const char *name;
+        int64_t layers; /* 0: all */
+        const char *what;
+    } models[] = {{"gpt2", 0, "`gpt2`"},
+                  {"smollm2-135m", 0, "`smollm2-135m`"},
+                  {"qwen3-0.6b", 4, "`qwen3-0.6b`, 4 of its layers"}};
+    bench_heading("| model | precision | planned | taken | difference |");
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
+        for (int in = SL_PRECISION_F32; in <= SL_PRECISION_BF16; in++) {
+            bench_setup setup = model_setup(models[i].name, models[i].layers, TAKEN_TOKENS);
+            setup.precision = (sl_precision)in;
+            measure_model(&setup, models[i].what);
+        }
+}
+
 int main(int argc, char **argv)
 {
+    if (argc == 2 && strcmp(argv[1], "models") == 0) {
+        printf("runs: one run of each\n");
+        plan_models();
+        printf("\n");
+        measure_models();
+        return 0;
+    }
     if (argc != 1 && argc != 5) {
-        fprintf(stderr, "usage: bench_memory [EMSIZE NLAYERS NHEAD CHUNKS]\n");
+        fprintf(stderr, "usage: bench_memory [models | EMSIZE NLAYERS NHEAD CHUNKS]\n");
         return 2;
     }
     bench_setup setup = argc == 5
