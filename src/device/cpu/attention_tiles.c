@@ -73,7 +73,7 @@ typedef struct layout {
 
 static float *place(layout *room, int64_t floats)
 {
-    float *own = room->base ? room->base + room->floats : NULL;
+    float *own = room->base && floats > 0 ? room->base + room->floats : NULL;
     room->floats += floats;
     return own;
 }
@@ -140,7 +140,7 @@ static sli_score_tile score_tile(const sli_attention_job *job, const queries *q,
                            .lanes = q->lanes,
                            .distance = job->causal ? q->first - first_key : keys,
                            .scale = 1.0f / sqrtf((float)job->head_width)};
-    if (job->dropout->p > 0) {
+    if (w->drawn) {
         job->kernels->multipliers(job->dropout, job->room, q->head.dropout_row + q->first, q->count,
                                   first_key, keys, w->drawn);
         memset(w->drawn + q->count * keys, 0,
