@@ -356,7 +356,7 @@ static void check_plan(const plan *p)
     while (!attempt(p, devices, number, number % 2, &results))
         number += APART;
     assert_in_range(number, 100, 5000);
-    print_message("%s: %ld operations failed in turn\n", p->name, number / APART);
+    print_message("%s: %ld operations failed in turn\n", p->name, (number - 1) / APART);
     for (int s = 0; s < STAGES; s++)
         sl_device_destroy(&devices[s]);
 }

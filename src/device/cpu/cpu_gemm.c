@@ -16,10 +16,10 @@
  * The products of two bf16 values are exact in f32, so only the order of the sums differs. Panels
  * of f32 whose rows lie at a distance that slows dnnl_sgemm are copied in the same steps.
  *
- * Where a row's bits may not depend on the other rows, columns are cut by n and k alone, and a
- * panel is multiplied with a height that gives each of its rows the bits of any other (heights.h);
- * where that is more than its rows, rows of zeros are added to a copy of them. The distance of rows
- * decides nothing. */
+ * Where a row's bits may not depend on the other rows, columns are cut by b alone, and a panel is
+ * multiplied with a height that gives each of its rows the bits of any other (heights.h); where
+ * that is more than its rows, rows of zeros are added to a copy of them. The distance of a's and
+ * c's rows decides nothing. */
 #include "device/cpu/cpu_gemm.h"
 
 /* The size of panels, unless that makes fewer than `fewest`; then down to the least size. */
@@ -95,23 +95,17 @@ static void choose_panels(sli_gemm_job *job, const panel_rule *rule)
     sli_gemm_multiply_own_rows(job);
 }
 
-static const panel_rule *sgemm_rule(const sli_gemm_job *job)
-{
-    if (job->gemm->transpose_a)
-        return &transposed_a_rule;
-    return job->gemm->transpose_b || job->copies_b ? &transposed_b_rule : &plain_rule;
-}
-
-/* And which panels are copied. */
+/* And which panels are copied; widened ones are in any case, and are cut alike. */
 static void choose_sgemm_panels(sli_gemm_job *job)
 {
     const sli_gemm *g = job->gemm;
+    bool copies_b = !g->transpose_b && sli_sgemm_is_slowed_by(g->ldb);
     job->copies_a = g->transpose_a && !job->widens && sli_sgemm_is_slowed_by(g->lda);
-    job->copies_b = !g->transpose_b && !job->widens && sli_sgemm_is_slowed_by(g->ldb);
-    choose_panels(job, sgemm_rule(job));
-    bool is_in_place = sli_sgemm_reads_in_place(job->rows.size, job->columns.size);
-    job->copies_a &= is_in_place;
-    job->copies_b &= is_in_place;
+    job->copies_b = copies_b && !job->widens;
+    if (g->transpose_a)
+        choose_panels(job, &transposed_a_rule);
+    else
+        choose_panels(job, g->transpose_b || copies_b ? &transposed_b_rule : &plain_rule);
 }
 
 static bool suits_matmul(const sli_gemm_job *job)
@@ -152,18 +146,22 @@ void sli_gemm_set_floats(sli_gemm_job *job, int64_t scratch)
 {
     int64_t step = sli_sgemm_step(job->gemm->transpose_a), k = job->gemm->k;
     int64_t most = sli_gemm_inner_count(job, 0) < k ? sli_smaller(k, 2 * step - 1) : k;
-    int64_t height = 0;
+    int64_t height = 0, distance_a = 0,
+            distance_b = 0; /* a shorter range's distance may be longer */
     bool copies = false;
     for (int i = 0; i < 4; i++) {
-        height = sli_larger(height, job->heights[i / 2][i % 2].rows);
+        int64_t rows = job->heights[i / 2][i % 2].rows;
+        int64_t columns = sli_end_range(&job->columns, i % 2).count;
+        height = sli_larger(height, rows);
+        distance_a = sli_larger(distance_a, sli_gemm_copy_distance(rows));
+        distance_b = sli_larger(distance_b, sli_gemm_copy_distance(columns));
         copies |= job->heights[i / 2][i % 2].is_copied;
     }
     job->copy_floats = 0;
     if (job->widens || copies || job->copies_a)
-        job->copy_floats += sli_aligned_floats(sli_gemm_copy_distance(height) * most);
+        job->copy_floats += sli_aligned_floats(distance_a * most);
     if (job->widens || job->copies_b)
-        job->copy_floats +=
-            sli_aligned_floats(sli_gemm_copy_distance(longest(&job->columns)) * most);
+        job->copy_floats += sli_aligned_floats(distance_b * most);
     job->panel_floats = (job->use_matmul && !sli_gemm_uses_bf16(job)) || copies
                             ? sli_aligned_floats(height * longest(&job->columns))
                             : 0;

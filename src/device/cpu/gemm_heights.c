@@ -177,7 +177,8 @@ static sl_status find_height(sl_device *device, sli_gemm_job *job, sli_pool_task
                               .ldb = g->ldb,
                               .ldc = g->ldc,
                               .kind = g->transpose_b | g->bf16 << 1 | job->widens << 2 |
-                                      job->use_matmul << 3 | (g->beta != 0) << 4};
+                                      job->use_matmul << 3 | (g->beta != 0) << 4 |
+                                      job->copies_b << 5};
     sl_status status = sli_heights_find(&job->cpu->heights, &shape, rows.count, try_height, &trials,
                                         &job->heights[last_rows][last_columns]);
     give_back(&trials, trials.memory, trials.bytes);

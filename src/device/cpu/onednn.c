@@ -57,12 +57,6 @@ bool sli_sgemm_is_slowed_by(int64_t ld)
     return ld % 512 == 0 && has_avx2_alone();
 }
 
-/* oneDNN's own rule. */
-bool sli_sgemm_reads_in_place(int64_t m, int64_t n)
-{
-    return 1.0 / (double)m + 1.0 / (double)n >= 0.0038;
-}
-
 sl_status sli_sgemm_error(const char *who, const sli_sgemm_shape *shape, int code)
 {
     if (code == 0)

@@ -25,16 +25,14 @@ typedef struct sli_sgemm_shape {
  * code for sli_sgemm_error. Sizes of 0 are allowed. */
 int sli_sgemm(const sli_sgemm_shape *shape, const float *a, const float *b, float beta, float *c);
 
-/* How many terms dnnl_sgemm sums before it adds to c. A product that is cut there along k, wherever
- * two steps or more are left, has the same bits. */
+/* How many terms dnnl_sgemm sums before it adds to c. A product has the same bits if it is made in
+ * such steps along k, the last of which has what remains where that is less than two. */
 int64_t sli_sgemm_step(bool transpose_a);
 
-/* Whether dnnl_sgemm takes twice as long since a, or b, has rows at this distance, one for each
- * term of a sum, of which it multiplies panels where they are: with AVX2 alone, rows that are a
- * multiple of 2 KiB apart share few places of the first cache. A panel of m x n that is large it
- * copies by itself. */
+/* Whether dnnl_sgemm takes twice as long where rows along k of an operand (of a^T or of b) lie at
+ * this distance. With AVX2 and without AVX-512 it reads panels where they are, and rows that are a
+ * multiple of 2 KiB apart share few places of the first cache. */
 bool sli_sgemm_is_slowed_by(int64_t ld);
-bool sli_sgemm_reads_in_place(int64_t m, int64_t n);
 
 /* SL_OK for 0; else the error, with a sentence. */
 sl_status sli_sgemm_error(const char *who, const sli_sgemm_shape *shape, int code);
