@@ -61,7 +61,7 @@ typedef struct sl_module_ops {
     int64_t (*saved_bytes)(const sl_module *module, const sl_shape *in);
 
     /* (optional: saved_bytes and the output) The most bytes that forward has at once in f32 on a
-     * pass that keeps nothing, beside its input: its output too, where that is there. */
+     * pass that keeps nothing, beside its input: its output too, once it has that. */
     int64_t (*forward_bytes)(const sl_module *module, const sl_shape *in);
 
     /* (optional: 0) Bytes that backward_input leaves on the pass for an input of this shape. */

@@ -383,8 +383,8 @@ static int64_t layer_saved_bytes(const sl_module *module, const sl_shape *in)
     return others + (x + hiddens * sl_shape_count(&hidden)) * (int64_t)sizeof(float);
 }
 
-/* A norm's output is there beside the attention before which it is, and beside the feed-forward
- * part; so is then the layer's own output, if the norms stand before. */
+/* A norm's output is there while attention runs, and while the feed-forward part does; if norms
+ * stand before, the layer's own output is there with the latter. */
 static int64_t layer_forward_bytes(const sl_module *module, const sl_shape *in)
 {
     const sli_encoder_layer *layer = sl_module_state(module);

@@ -31,10 +31,10 @@ typedef struct micro_plan {
     int64_t workspace;         /* of forward and backward */
     int64_t loss;              /* workspace of the loss, with the last module */
     int64_t sums;              /* on a CPU: the scratch for the sums of a bias's gradient */
-    int64_t forward;           /* of a forward that keeps nothing, where the stage holds most: the
-                                  input and the output of a module, */
-    int64_t forward_workspace; /* and its workspace; */
-    int64_t logits;            /* with the last module, the workspace of the loss */
+    int64_t forward;           /* of a forward that keeps nothing: the input and the output of the
+                                  module where the stage holds most */
+    int64_t forward_workspace; /* of this module */
+    int64_t logits;            /* of a forward that keeps nothing: the loss's workspace */
     int64_t head;              /* between S and T, at its rank's first stage */
     int64_t head_sums;         /* of S */
     int64_t all_sums;          /* of the S of all ranks, at the last stage */

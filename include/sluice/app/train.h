@@ -511,7 +511,8 @@ sl_status sl_saved_model_open(const char *path, sl_saved_model **out);
 void sl_saved_model_close(sl_saved_model **model);
 
 /* The options alone, without reading a tokenizer; *has is false where there is no config.json.
- * Errors: those of sl_saved_model_open that are not the tokenizer's. */
+ * After an error neither is set. Errors: those of sl_saved_model_open that are not the tokenizer's.
+ */
 sl_status sl_saved_model_read_options(const char *path, sl_model_options *out, bool *has);
 
 /* What it has beside tensors; NULL where there is no such file. They live as long as it. */

@@ -3,7 +3,7 @@
  *
  * A tile of scores has keys as rows: S^T = K Q^T. Then queries and their gradients alone are
  * transposed, once for all tiles of keys, and the softmax is a matter of rows:
- *   forward     O += P^T^T V, after O is multiplied by what the largest scores have grown
+ *   forward     O += (P^T)^T V, after O is multiplied by what the largest scores have grown
  *   backward    dV += P^T dO,  dP^T = V dO^T,  dK += dS^T Q,  dQ += dS^T^T K
  * What a product reads many times is copied to dense rows, heads of any width to whole vectors.
  *
@@ -313,7 +313,7 @@ sl_status sli_attend_in_tiles(sli_attention_job *job)
 
 /* ---- Backward --------------------------------------------------------------------------- */
 
-/* A span's keys, from the cell's first position on. */
+/* A span's keys in the cell. */
 typedef struct key_span {
     int64_t first, end;
 } key_span;
