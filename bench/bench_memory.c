@@ -3,8 +3,7 @@
  *   bench_memory models
  *
  * of published models with AdamW: the plan of all of them, of one row of 1,024 tokens, and beside
- * the plan what some take from the system, with rows of 256 tokens, one in one stage and two in
- * two.
+ * the plan what some take from the system, with a row of 256 tokens.
  *
  *   bench_memory [EMSIZE NLAYERS NHEAD CHUNKS]               default: 512 6 8 8, two stages
  *

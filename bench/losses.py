@@ -26,14 +26,16 @@ RUN = ("--preset small --emsize 128 --nhid 512 --bptt 64 --batch-size 8 --chunks
 def train(args, cores, seed, more):
     """What the table shows of a run."""
     core = cores.get()
-    with tempfile.TemporaryDirectory() as folder:
-        log = f"{folder}/log.jsonl"
-        subprocess.run(["taskset", "-c", str(core), args.build / "bin/sluice", "train", "--data", args.data, *RUN,
-                        "--tokenizer", args.tokenizer, *args.options, "--seed", str(seed), *more, "--log-json", log],
-                       stdout=subprocess.DEVNULL, check=True)
-        with open(log, encoding="utf-8") as file:
-            records = list(map(json.loads, file))
-    cores.put(core)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            log = f"{folder}/log.jsonl"
+            subprocess.run(["taskset", "-c", str(core), args.build / "bin/sluice", "train", "--data", args.data, *RUN,
+                            "--tokenizer", args.tokenizer, *args.options, "--seed", str(seed), *more, "--log-json", log],
+                           stdout=subprocess.DEVNULL, check=True)
+            with open(log, encoding="utf-8") as file:
+                records = list(map(json.loads, file))
+    finally:
+        cores.put(core)
     losses = {record["split"]: record["loss"] for record in records if record["record"] == "eval"}
     states = {record["stage"]: record["peak_bytes"]["optimizer"] for record in records if record["record"] == "memory"}
     return {"validation loss": losses["valid"], "test loss": losses["test"], "state": sum(states.values()) / 2**20}

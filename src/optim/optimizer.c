@@ -74,10 +74,8 @@ static sl_status check_method(const sl_optimizer_options *options)
         return sl_error(SL_ERR_INVALID,
                         "betas and eps are for adamw, but the optimizer is sgd: leave them out");
     if (options->kind == SL_OPTIMIZER_SGD && options->precision != SL_PRECISION_F32)
-        return sl_error(SL_ERR_INVALID,
-                        "averages in %s are for adamw, but the optimizer is sgd: "
-                        "leave the optimizer's precision out",
-                        sl_precision_names[options->precision]);
+        return sl_error(SL_ERR_INVALID, "averages in bf16 are for adamw, but the optimizer is sgd: "
+                                        "leave the optimizer's precision out");
     return SL_OK;
 }
 
@@ -93,8 +91,8 @@ static sl_status check_filled(const sl_optimizer_options *options)
                             "Nesterov momentum requires a momentum and zero dampening");
         return SL_OK;
     }
-    if (options->precision == SL_PRECISION_TF32)
-        return sl_error(SL_ERR_INVALID, "adamw keeps its averages in f32 or bf16, not in tf32");
+    if (options->precision != SL_PRECISION_F32 && options->precision != SL_PRECISION_BF16)
+        return sl_error(SL_ERR_INVALID, "adamw keeps its averages in f32 or bf16");
     SL_TRY(check_not_negative("eps", options->eps));
     if (!(options->beta1 >= 0 && options->beta1 < 1 && options->beta2 >= 0 && options->beta2 < 1))
         return sl_error(SL_ERR_INVALID, "betas must be in [0, 1), got %g and %g", options->beta1,
@@ -340,7 +338,8 @@ static sl_status sgd_run(const sl_optimizer *optimizer, const bucket_run *run)
     return sli_device_sgd(device, &arguments);
 }
 
-/* Of a run of one parameter. Parameters and shards begin at multiples of 16 elements. */
+/* For bf16, where a run is of one parameter. Parameters and shards begin at multiples of 16
+ * elements. */
 static sli_rounding rounding_of(const sl_optimizer *optimizer, const bucket_run *run)
 {
     uint64_t seed = sli_parameter_set_seed(optimizer->set);

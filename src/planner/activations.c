@@ -116,7 +116,7 @@ static void plan_forward(const sli_layout *layout, int index, const sl_shape *in
     if (all <= out->forward + out->forward_workspace)
         return;
     out->forward = kept_bytes(layout, in_bytes) + kept_bytes(layout, bytes_of(next));
-    out->forward_workspace = all - out->forward;
+    out->forward_workspace = larger(all - out->forward, 0);
 }
 
 /* The first `frozen` modules keep nothing but for `slices`, where there are several. *shape is that

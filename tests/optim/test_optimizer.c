@@ -1,3 +1,5 @@
+#include "core/bf16.h"
+#include "core/philox.h"
 #include "nn/module.h"
 #include "optim/optimizer.h"
 #include "sluice/layers.h"
@@ -155,6 +157,45 @@ static void parameter_without_a_gradient_is_left_as_it_is(void **state)
         }
 }
 
+/* The first averages of a weight and a bias, whose sums are exact: each has the random bits of the
+ * seed, its parameter, its place in it and the step. */
+static void averages_in_bf16_are_rounded_by_seed_parameter_and_step(void **state)
+{
+    enum { IN = 16, OUT = 8, SEED = 5, BIAS_ROOM = 16, STEPS = 2 };
+    const sl_optimizer_options options = {.kind = SL_OPTIMIZER_ADAMW,
+                                          .precision = SL_PRECISION_BF16,
+                                          .beta1 = 0.5f,
+                                          .beta2 = 0.5f};
+    SCOPED(sl_device) *device = new_device(1);
+    SCOPED(sl_module) *module = new_linear(IN, OUT);
+    SCOPED(sl_parameter_set) *set = NULL;
+    SCOPED(sl_optimizer) *optimizer = NULL;
+    float means[2][IN * OUT] = {{0}};
+    check_ok(sl_parameter_set_create(module, 0, 0,
+                                     &(sl_parameter_set_options){.device = device, .seed = SEED},
+                                     &set));
+    check_ok(sl_optimizer_create(&options, set, &optimizer));
+    const uint16_t *averages = sl_tensor_data(sli_optimizer_state(optimizer, 0, 0));
+    for (uint32_t step = 1; step <= STEPS; step++) {
+        sl_parameter_set_zero_grad(set);
+        for (int p = 0; p < 2; p++)
+            for (int i = 0; i < (p ? OUT : IN * OUT); i++)
+                sl_tensor_f32(gradient_of(sl_parameter_set_get(set, p)))[i] =
+                    1 + (float)((7 * i + p) % 512) / 512;
+        check_ok(sl_optimizer_step(optimizer, 0.1, 1));
+        for (int p = 0; p < 2; p++)
+            for (int i = 0; i < (p ? OUT : IN * OUT); i++) {
+                uint32_t number = sl_parameter_set_get(set, p)->number, group = (uint32_t)i / 4;
+                uint32_t words[4] = {group, 0, sli_site_of_group(number, group), step};
+                sli_philox(sli_philox_key_make(SEED, SLI_RANDOM_ROUND), words);
+                float exact = 0.5f * means[p][i] + 0.5f * (1 + (float)((7 * i + p) % 512) / 512);
+                uint16_t bits = sli_bf16_at_random(exact, words[i % 4] & 0xffff);
+                assert_int_equal(averages[(p ? 0 : BIAS_ROOM) + i], bits);
+                means[p][i] = sli_f32_from_bf16(bits);
+            }
+    }
+}
+
 static void frozen_parameters_are_not_decayed(void **state)
 {
     const sl_optimizer_options options = {.kind = SL_OPTIMIZER_ADAMW, .weight_decay = 0.5f};
@@ -249,7 +290,7 @@ static void impossible_options_are_refused(void **state)
                 "averages in bf16 are for adamw, but the optimizer is sgd: leave the optimizer's "
                 "precision out");
     check_error(sl_optimizer_create(&tf32, s.set, &optimizer), SL_ERR_INVALID,
-                "adamw keeps its averages in f32 or bf16, not in tf32");
+                "adamw keeps its averages in f32 or bf16");
     for (int i = 0; i < 3; i++) {
         check_error(sl_optimizer_create(&of_sgd[i], s.set, &optimizer), SL_ERR_INVALID,
                     "sl_optimizer_create: momentum, dampening and nesterov are for sgd, but the "
@@ -437,6 +478,7 @@ int optimizer_tests(void)
         cmocka_unit_test(adamw_takes_pytorchs_steps),
         cmocka_unit_test(adamw_adds_eps_to_the_corrected_root),
         cmocka_unit_test(parameter_without_a_gradient_is_left_as_it_is),
+        cmocka_unit_test(averages_in_bf16_are_rounded_by_seed_parameter_and_step),
         cmocka_unit_test(frozen_parameters_are_not_decayed),
         cmocka_unit_test(decay_of_matrices_leaves_biases_out),
         cmocka_unit_test(state_is_counted_as_the_optimizers_memory),

@@ -200,7 +200,7 @@ typedef struct sl_train_options {
     const char *placement;    /* the rank of each stage, as sl_placement_parse takes it; borrowed;
                                  NULL: the table's or the schedule's own */
 
-    sl_precision precision;      /* of products and activations; checkpoints are f32 in all */
+    sl_precision precision;      /* of products and activations; weights are f32 in all */
     bool batch_invariant;        /* sl_device_set_batch_invariant, for all devices */
     sl_precision comm_precision; /* of gradients that replicas exchange (sl_ddp_options); with more
                                     shards than replicas, sums of shards' gradients stay f32 */

@@ -95,7 +95,7 @@ static void choose_panels(sli_gemm_job *job, const panel_rule *rule)
     sli_gemm_multiply_own_rows(job);
 }
 
-/* And which panels are copied; widened ones are in any case, and are cut alike. */
+/* And which panels are copied. Widened ones always are, and are cut like those of f32. */
 static void choose_sgemm_panels(sli_gemm_job *job)
 {
     const sli_gemm *g = job->gemm;
@@ -146,8 +146,8 @@ void sli_gemm_set_floats(sli_gemm_job *job, int64_t scratch)
 {
     int64_t step = sli_sgemm_step(job->gemm->transpose_a), k = job->gemm->k;
     int64_t most = sli_gemm_inner_count(job, 0) < k ? sli_smaller(k, 2 * step - 1) : k;
-    int64_t height = 0, distance_a = 0,
-            distance_b = 0; /* a shorter range's distance may be longer */
+    /* A shorter range may have the longer distance: 512 rows are copied 528 apart, 520 rows 520. */
+    int64_t height = 0, distance_a = 0, distance_b = 0;
     bool copies = false;
     for (int i = 0; i < 4; i++) {
         int64_t rows = job->heights[i / 2][i % 2].rows;

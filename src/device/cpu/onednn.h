@@ -25,13 +25,14 @@ typedef struct sli_sgemm_shape {
  * code for sli_sgemm_error. Sizes of 0 are allowed. */
 int sli_sgemm(const sli_sgemm_shape *shape, const float *a, const float *b, float beta, float *c);
 
-/* How many terms dnnl_sgemm sums before it adds to c. A product has the same bits if it is made in
- * such steps along k, the last of which has what remains where that is less than two. */
+/* How many terms dnnl_sgemm sums before it adds to c, of panels up to about 500 x 500. A product
+ * has the same bits if it is made in such steps along k while two or more are left, and then of the
+ * rest. */
 int64_t sli_sgemm_step(bool transpose_a);
 
 /* Whether dnnl_sgemm takes twice as long where rows along k of an operand (of a^T or of b) lie at
- * this distance. With AVX2 and without AVX-512 it reads panels where they are, and rows that are a
- * multiple of 2 KiB apart share few places of the first cache. */
+ * this distance. With AVX2 and without AVX-512 it reads such panels where they are, and rows that
+ * are a multiple of 2 KiB apart share few places of the first cache. */
 bool sli_sgemm_is_slowed_by(int64_t ld);
 
 /* SL_OK for 0; else the error, with a sentence. */

@@ -311,8 +311,8 @@ const sl_option sl_plan_option_rows[] = {
     {.name = "precision", .value = "KIND", .group = "Training", FIELD(CHOICE, precision),
      .choices = sl_precision_names,
      .help = "Precision of matrix products and of activations. bf16: products of bf16 numbers with "
-             "sums in f32. tf32, on GPUs alone: products of f32 numbers rounded to 11 bits. Weights, "
-             "gradients, optimizer and checkpoints stay f32. A run that resumes may have another "
+             "sums in f32. tf32, on GPUs alone: products of f32 numbers rounded to 11 bits. Weights and "
+             "gradients stay f32, and so do a checkpoint's weights. A run that resumes may have another "
              "one"},
     {.name = "batch-invariant", .group = "Training", FIELD(FLAG, batch_invariant),
      .affects_numbers = with_batch_invariant,
