@@ -478,8 +478,8 @@ void cli_warn_of_text(const sl_text_info *text, const char *init, const char *so
  * which sluice has not been tried: several in the run's list (may be NULL), or other ones. */
 void cli_warn_of_devices(const sl_pipe *pipe, const char *devices, sl_precision precision);
 
-/* Of a run that begins. */
-void cli_warn_of_run(const sl_run_info *info);
+/* Of a run that begins. `quiet`: without advice on its layout. */
+void cli_warn_of_run(const sl_run_info *info, bool quiet);
 
 /* ---- Signals (signals.c) ------------------------------------------------------------------ */
 

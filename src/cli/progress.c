@@ -146,7 +146,7 @@ static sl_status print_started(void *context, const sl_run_info *info)
     view->total_batches = info->batches_per_epoch * info->options->epochs;
     view->sources = info->sources;
     if (is_first) {
-        cli_warn_of_run(info);
+        cli_warn_of_run(info, options->quiet);
         tell_stages(info);
         sl_launch_link_steps(cli_launcher, view->resumed_step);
     }

@@ -63,13 +63,13 @@ static bool is_one_stage_faster(const sl_run_info *info)
     return info->profiled_seconds >= 0.05 && info->one_stage < 0.95;
 }
 
-void cli_warn_of_run(const sl_run_info *info)
+void cli_warn_of_run(const sl_run_info *info, bool quiet)
 {
     const sl_train_options *options = info->options;
     int64_t rows = options->batch_size;
     if (info->oversubscribed)
         cli_complain("warning: devices share cores");
-    if (is_one_stage_faster(info))
+    if (!quiet && is_one_stage_faster(info))
         cli_complain(
             "warning: one stage (--pp 1) would take %.0f%% of a step's time, by a short profile: "
             "sluice plan finds the fastest layout",

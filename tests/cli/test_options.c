@@ -332,7 +332,9 @@ static void run_log_is_json_lines(void **state)
     int count = 0;
     const char *path = scratch_path(dir, "log.jsonl");
     write_file(path, "old\n", 4); /* is replaced */
-    program_succeed(&run, "train --data %s " TINY_SHORT " --pp 2 --seed 5 --log-json %s",
+    program_succeed(&run,
+                    "train --data %s " TINY_SHORT
+                    " --pp 2 --devices cpu:0,cpu:1 --seed 5 --log-json %s",
                     dir->directory, path);
     FILE *file = fopen(path, "r");
     assert_non_null(file);
