@@ -36,6 +36,7 @@ typedef struct sl_memory_stats {
     uint64_t peak_total_bytes; /* highest sum; at most the sum of the categories' peaks */
     uint64_t reserved_bytes;   /* allocated from the system: in use and cached */
     uint64_t peak_reserved_bytes;
+    uint64_t usable_bytes; /* that it can have: a GPU's memory, or the host's, which CPUs share */
 } sl_memory_stats;
 
 /* Creates the devices named in `names`, which are separated by commas. A list has names of one

@@ -344,14 +344,13 @@ sl_reporter cli_run_meter_reporter(cli_run_meter *meter);
 typedef struct cli_logged_run {
     struct sli_run_history *history;
     int stages, pipeline_ranks;
-    int64_t processes; /* of the run */
     sl_run_meter meter;
     sl_run_measures measures; /* medians of its steps, and of its last timeline; in `meter` */
 } cli_logged_run;
 
 /* To be cleared, also after an error. Errors: those of reading a log; SL_ERR_FORMAT where it does
  * not say its layout; SL_ERR_NOT_FOUND where it has no step, or no timeline of one;
- * SL_ERR_UNSUPPORTED for several hosts, and where its devices are not all CPUs'. */
+ * those of sl_run_meter_measures. */
 sl_status cli_logged_run_read(const char *path, cli_logged_run *out);
 void cli_logged_run_clear(cli_logged_run *run);
 

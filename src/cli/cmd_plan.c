@@ -211,15 +211,13 @@ static void check_line_of_log(const cli_line *line)
     }
 }
 
-/* A run of several processes keeps its replicas and ranks, which occupy them. */
 static sl_status search_changes(const sl_train_options *run, const cli_logged_run *logged,
                                 cli_plans *found)
 {
     const sl_run_measures *measures = &logged->measures;
-    unsigned kept = logged->processes > 1 ? SL_KEEP_REPLICAS | SL_KEEP_PIPELINE_RANKS : 0;
-    const sl_plan_search_options search = {.run = run, .measures = measures, .kept = kept};
-    SL_TRY(sl_plan_find_changes(run, measures, kept, found->own, found->changes,
-                                &found->change_count));
+    const sl_plan_search_options search = {.run = run, .measures = measures};
+    SL_TRY(
+        sl_plan_find_changes(run, measures, 0, found->own, found->changes, &found->change_count));
     return sl_plan_search(&search, found->plans, &found->count, &found->helps);
 }
 

@@ -46,32 +46,23 @@ static sl_status read_layout(cli_logged_run *run)
                              (long long)each);
     if (!json_is_integer(json_object_get(record, "replicas")))
         return refuse_record(run, "no replicas");
-    run->processes = processes ? json_integer_value(processes) : 1;
-    if (run->processes < 1)
+    json_int_t count = processes ? json_integer_value(processes) : 1;
+    if (count < 1 || count > SL_MAX_REPLICAS * SL_MAX_STAGES)
         return refuse_record(run, "no number of processes");
+    run->meter.processes = (int)count;
     run->stages = (int)stages;
     run->pipeline_ranks = run->stages / (int)each;
     return SL_OK;
 }
 
-static sl_status check_devices(const cli_logged_run *run)
+/* What stands in it for the measures. */
+static void read_process(cli_logged_run *run)
 {
-    const json_t *record = run->history->run, *devices = json_object_get(record, "devices");
-    bool share_all = true;
-    for (size_t i = 0; i < json_array_size(devices); i++) {
-        const char *name = json_string_value(json_array_get(devices, i));
-        if (!name || strncmp(name, "cpu", strlen("cpu")) != 0)
-            return sl_error(SL_ERR_UNSUPPORTED,
-                            "%s: the steps of a run on CPUs alone can be planned by its log, not "
-                            "of one on %s",
-                            run->history->name, name ? name : "devices without a name");
-        share_all &= strcmp(name, "cpu") == 0;
-    }
-    return share_all || !json_is_true(json_object_get(record, "oversubscribed"))
-               ? SL_OK
-               : sl_error(SL_ERR_UNSUPPORTED,
-                          "%s: its devices share cores, so its times say nothing of other layouts",
-                          run->history->name);
+    const json_t *record = run->history->run, *bytes = json_object_get(record, "process_bytes");
+    double fraction = json_number_value(json_object_get(record, "one_stage"));
+    run->meter.is_oversubscribed = json_is_true(json_object_get(record, "oversubscribed"));
+    run->meter.process_bytes = json_integer_value(bytes) > 0 ? json_integer_value(bytes) : 0;
+    run->meter.one_stage = fraction > 0 ? fraction : 0;
 }
 
 /* ---- Measures ------------------------------------------------------------------------------- */
@@ -81,24 +72,6 @@ static double median_of(const cli_logged_run *run, sli_step_field field)
 {
     double median = sli_history_run_median(run->history, field);
     return isfinite(median) ? 1e-3 * median : 0;
-}
-
-/* Ranks whose devices have one name share its cores. Returns whether any do. */
-static bool find_cores(const cli_logged_run *run, const sli_history_pipeline *pipeline, int *cores)
-{
-    const json_t *devices = json_object_get(run->history->run, "devices");
-    const char *names[SL_MAX_STAGES] = {NULL};
-    bool shares = false;
-    for (int s = 0; s < pipeline->stages; s++)
-        names[pipeline->placement[s]] = json_string_value(json_array_get(devices, (size_t)s));
-    for (int rank = 0; rank < pipeline->ranks; rank++) {
-        cores[rank] = rank;
-        for (int other = rank - 1; other >= 0; other--)
-            if (names[rank] && names[other] && strcmp(names[rank], names[other]) == 0)
-                cores[rank] = other;
-        shares |= cores[rank] != rank;
-    }
-    return shares;
 }
 
 /* So many first stages have no backward. */
@@ -118,7 +91,6 @@ static int count_forward_only(const sli_history_pipeline *pipeline)
 static sl_status read_stages(cli_logged_run *run)
 {
     const sli_history_pipeline *pipeline = sli_history_first_pipeline(run->history);
-    int cores[SL_MAX_STAGES];
     sl_utilization utilization;
     if (run->stages == 1)
         return SL_OK;
@@ -130,7 +102,6 @@ static sl_status read_stages(cli_logged_run *run)
     if (pipeline->ranks != run->pipeline_ranks)
         return sl_error(SL_ERR_FORMAT, "%s: its timeline has %d pipeline ranks, the run has %d",
                         run->history->name, pipeline->ranks, run->pipeline_ranks);
-    bool shares = find_cores(run, pipeline, cores);
     SL_TRY(sl_error_context(
         sl_timeline_utilization(
             pipeline->measured, pipeline->action_count,
@@ -138,38 +109,52 @@ static sl_status read_stages(cli_logged_run *run)
                                    .virtual_stages = pipeline->stages / pipeline->ranks,
                                    .placement = pipeline->placement,
                                    .slices = pipeline->measured[0].action.slices,
-                                   .cores = shares ? cores : NULL,
+                                   .links = pipeline->links,
+                                   .cores = pipeline->cores,
                                    .forward_only = count_forward_only(pipeline)},
             &utilization),
         "%s: ", run->history->name));
     sl_run_meter_set_stages(&run->meter, &utilization);
     sl_utilization_clear(&utilization);
-    return !run->meter.is_mixed
-               ? SL_OK
-               : sl_error(SL_ERR_UNSUPPORTED, "%s: only some of the pipeline ranks share cores",
-                          run->history->name);
+    return SL_OK;
 }
 
-static sl_status read_memory(cli_logged_run *run)
+/* 0 where the log has none. */
+static double number_of(double value)
+{
+    return isfinite(value) ? value : 0;
+}
+
+/* Before an evaluation has ended, the names of the first replica's are all that is known. */
+static void read_devices(cli_logged_run *run)
 {
     const sli_run_history *history = run->history;
+    const json_t *names = json_object_get(history->run, "devices");
     for (size_t i = 0; i < history->memory_count; i++) {
         const sli_history_memory *memory = &history->memory[i];
-        if (strcmp(memory->host, history->memory[0].host) != 0)
-            return sl_error(SL_ERR_UNSUPPORTED,
-                            "%s: a run on one host can be planned by its log, not one on %s and %s",
-                            history->name, history->memory[0].host, memory->host);
-        sl_run_meter_add_memory(&run->meter, memory->peak_total_bytes,
-                                memory->peak_bytes[SL_MEMORY_PARAMETERS],
-                                memory->peak_bytes[SL_MEMORY_GRADIENTS],
-                                memory->peak_bytes[SL_MEMORY_OPTIMIZER]);
+        const double *peaks = memory->peak_bytes;
+        sl_run_meter_add_device(&run->meter,
+                                &(sl_run_device){
+                                    .host = memory->host,
+                                    .name = memory->device,
+                                    .rank = memory->rank,
+                                    .total = number_of(memory->peak_total_bytes),
+                                    .parameters = number_of(peaks[SL_MEMORY_PARAMETERS]),
+                                    .gradients = number_of(peaks[SL_MEMORY_GRADIENTS]),
+                                    .optimizer = number_of(peaks[SL_MEMORY_OPTIMIZER]),
+                                    .usable = number_of(memory->usable_bytes),
+                                });
     }
-    return SL_OK;
+    bool is_alone = run->meter.processes == 1 && history->memory_count == 0;
+    for (size_t i = 0; is_alone && i < json_array_size(names); i++) {
+        const char *name = json_string_value(json_array_get(names, i));
+        sl_run_meter_add_device(&run->meter,
+                                &(sl_run_device){.host = "", .name = name ? name : "?"});
+    }
 }
 
 static sl_status read_run(cli_logged_run *run)
 {
-    const json_t *one_stage = json_object_get(run->history->run, "one_stage");
     const sl_run_step_times medians = {median_of(run, SLI_STEP_MS),
                                        median_of(run, SLI_STEP_DATA_MS),
                                        median_of(run, SLI_STEP_REDUCE_MS),
@@ -179,11 +164,9 @@ static sl_status read_run(cli_logged_run *run)
                         run->history->name);
     sl_run_meter_add_step(&run->meter, &medians);
     SL_TRY(read_stages(run));
-    SL_TRY(read_memory(run));
-    run->measures =
-        sl_run_meter_measures(&run->meter,
-                              json_is_number(one_stage) ? json_number_value(one_stage) : 0);
-    return SL_OK;
+    read_devices(run);
+    return sl_error_context(sl_run_meter_measures(&run->meter, &run->measures),
+                            "%s: ", run->history->name);
 }
 
 sl_status cli_logged_run_read(const char *path, cli_logged_run *out)
@@ -191,7 +174,7 @@ sl_status cli_logged_run_read(const char *path, cli_logged_run *out)
     *out = (cli_logged_run){0};
     SL_TRY(sli_run_history_read(path, &out->history));
     SL_TRY(read_layout(out));
-    SL_TRY(check_devices(out));
+    read_process(out);
     return read_run(out);
 }
 

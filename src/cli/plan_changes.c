@@ -106,14 +106,25 @@ static sl_status keep_pipeline(void *context, const sl_pipeline_info *info)
 
 /* ---- At its end ----------------------------------------------------------------------------- */
 
-static void add_memory(sl_run_meter *meter, const sl_run_info *info)
+static void add_devices_of(sl_run_meter *meter, const sl_run_info *info)
 {
+    meter->is_oversubscribed = info->oversubscribed;
+    meter->processes = info->processes;
+    meter->process_bytes = info->process_bytes;
+    meter->one_stage = info->one_stage;
     for (int i = 0; i < info->rank_count; i++) {
-        const sl_memory_stats *stats = &info->ranks[i].stats;
-        sl_run_meter_add_memory(meter, (double)stats->peak_total_bytes,
-                                (double)stats->peak_bytes[SL_MEMORY_PARAMETERS],
-                                (double)stats->peak_bytes[SL_MEMORY_GRADIENTS],
-                                (double)stats->peak_bytes[SL_MEMORY_OPTIMIZER]);
+        const sl_rank_stats *rank = &info->ranks[i];
+        const uint64_t *peaks = rank->stats.peak_bytes;
+        sl_run_meter_add_device(meter, &(sl_run_device){
+                                           .host = rank->host,
+                                           .name = rank->device,
+                                           .rank = rank->rank,
+                                           .total = (double)rank->stats.peak_total_bytes,
+                                           .parameters = (double)peaks[SL_MEMORY_PARAMETERS],
+                                           .gradients = (double)peaks[SL_MEMORY_GRADIENTS],
+                                           .optimizer = (double)peaks[SL_MEMORY_OPTIMIZER],
+                                           .usable = (double)rank->stats.usable_bytes,
+                                       });
     }
 }
 
@@ -122,12 +133,7 @@ enum { LEAST_STEPS = 5 };
 /* Whether what was measured says how other layouts would be. */
 static bool can_tell(const sl_run_meter *meter, const sl_run_info *info)
 {
-    for (int i = 1; i < info->rank_count; i++)
-        if (strcmp(info->ranks[i].host, info->ranks[0].host) != 0)
-            return false;
-    if (info->oversubscribed && !meter->shares_cores)
-        return false;
-    return meter->steps + 1 >= LEAST_STEPS && !meter->is_mixed && !info->options->task &&
+    return meter->steps + 1 >= LEAST_STEPS && !info->options->task &&
            (info->stage_count == 1 || meter->has_stages);
 }
 
@@ -171,16 +177,16 @@ static sl_status print_hint(void *context, const sl_run_info *info, const sl_run
     const cli_changed_line line = {.run = &run,
                                    .has_balance = run.balance_kind == SL_BALANCE_EXPLICIT,
                                    .has_devices = run.devices != NULL};
-    unsigned kept = info->processes > 1 ? SL_KEEP_PIPELINE_RANKS : 0;
     run.balance_kind = SL_BALANCE_EXPLICIT;
     run.balance_count = info->stage_count;
     for (int s = 0; s < info->stage_count; s++)
         run.balance[s] = info->stages[s].count;
-    add_memory(&meter->meter, info);
-    const sl_run_measures measures = sl_run_meter_measures(&meter->meter, info->one_stage);
+    add_devices_of(&meter->meter, info);
+    sl_run_measures measures;
     sl_found_plan *plans = cli_allocate(SL_PLAN_CHANGES + 1, sizeof *plans), *own = plans,
                   *changes = plans + 1;
-    if (sl_plan_find_changes(&run, &measures, kept, own, changes, &count) == SL_OK) {
+    if (sl_run_meter_measures(&meter->meter, &measures) == SL_OK &&
+        sl_plan_find_changes(&run, &measures, 0, own, changes, &count) == SL_OK) {
         print_changes(&line, own, changes, count, text, sizeof text);
         if (*text)
             print_line(meter, "By what this run measured, a step of %.1f ms would take %s",

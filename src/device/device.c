@@ -124,6 +124,7 @@ void sl_device_memory(const sl_device *device, sl_memory_stats *out)
     *out = device->stats;
     pthread_mutex_unlock(&lockable->accounts);
     out->reserved_bytes = atomic_load(&lockable->reserved_bytes);
+    out->usable_bytes = device->usable_bytes;
 }
 
 void sl_device_reset_peak(sl_device *device)

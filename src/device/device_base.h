@@ -117,7 +117,7 @@ struct sl_device {
     int first_core;                  /* of its threads; -1: they are bound to none */
     int core_set;                    /* the same for devices that compute on the same cores, 0 to
                                         SLI_MAX_DEVICE_NUMBER; -1: it computes on cores of its own */
-    uint64_t usable_bytes;           /* that the process can have, for an error's text */
+    uint64_t usable_bytes;           /* that the process can have of its memory */
     _Atomic uint64_t reserved_bytes; /* kept by the implementation's allocator */
     pthread_mutex_t accounts;        /* guards `stats` */
     sl_memory_stats stats;           /* `reserved_bytes` in it is unused */

@@ -43,7 +43,7 @@ typedef struct sli_layout {
     int first_rank, ranks_here;    /* of this host */
     const sl_device_plan *devices; /* [replicas * pipeline ranks] */
     int64_t process_bytes;         /* what each process holds already */
-    double activation_factor;      /* of a host's activations, which a run has measured; 0: 1 */
+    double activation_factor;      /* of activations, which a run has measured; 0: 1 */
     bool has_own_memory; /* each pipeline rank has: a host is one of them, in a process of its own.
                             `devices` then has those of one replica alone, [pipeline ranks] */
 } sli_layout;

@@ -178,6 +178,15 @@ static void add_pipeline_rank(const sli_layout *layout, const sl_stage_plan *sta
     }
 }
 
+static void add_up(const sli_layout *layout, sl_host_plan *out)
+{
+    if (layout->activation_factor > 0)
+        out->activation_bytes = llround(layout->activation_factor * (double)out->activation_bytes);
+    out->total_bytes = out->parameter_bytes + out->gradient_bytes + out->optimizer_bytes +
+                       out->activation_bytes + out->best_bytes + out->saved_bytes +
+                       out->process_bytes;
+}
+
 /* The devices of all hosts have the same names. */
 void sli_layout_plan_host(const sli_layout *layout, const sl_stage_plan *stages, int first_rank,
                           int ranks, sl_host_plan *out)
@@ -200,11 +209,7 @@ void sli_layout_plan_host(const sli_layout *layout, const sl_stage_plan *stages,
                               out);
         }
     }
-    if (layout->activation_factor > 0)
-        out->activation_bytes = llround(layout->activation_factor * (double)out->activation_bytes);
-    out->total_bytes = out->parameter_bytes + out->gradient_bytes + out->optimizer_bytes +
-                       out->activation_bytes + out->best_bytes + out->saved_bytes +
-                       out->process_bytes;
+    add_up(layout, out);
 }
 
 void sli_layout_plan_own_host(const sli_layout *layout, const sl_stage_plan *stages, int rank,
@@ -214,8 +219,7 @@ void sli_layout_plan_own_host(const sli_layout *layout, const sl_stage_plan *sta
     for (int s = 0; s < sl_schedule_stages(layout->table); s++)
         if (stages[s].rank == rank)
             add_device(&stages[s], layout->keeps_best, out);
-    out->total_bytes = out->parameter_bytes + out->gradient_bytes + out->optimizer_bytes +
-                       out->activation_bytes + out->best_bytes + out->process_bytes;
+    add_up(layout, out);
 }
 
 const char *sl_host_plan_text(const sl_host_plan *host, char text[SL_HOST_PLAN_BYTES])

@@ -235,6 +235,7 @@ static sl_status add_memory(sli_run_history *history, json_t *record)
         SL_TRY(sli_record_real(peak, sl_memory_category_name((sl_memory_category)c), 0,
                                &memory.peak_bytes[c]));
     SL_TRY(sli_record_real(record, "peak_total_bytes", 0, &memory.peak_total_bytes));
+    SL_TRY(sli_record_real(record, "usable_bytes", 0, &memory.usable_bytes));
     const sli_history_memory *first = history->memory;
     if (history->memory_count > 0 && memory.rank == first->rank && memory.stage == first->stage)
         history->memory_count = 0; /* all ranks again */

@@ -66,6 +66,7 @@ typedef struct sli_history_memory {
     char host[64]; /* empty: the log does not say */
     char device[32];
     double peak_bytes[SL_MEMORY_CATEGORY_COUNT], peak_total_bytes;
+    double usable_bytes; /* that the device can have */
 } sli_history_memory;
 
 /* The last `pipeline` record of a replica. */
@@ -76,8 +77,10 @@ typedef struct sli_history_pipeline {
     double bubble_measured, bubble_predicted, time; /* `time`: as SLI_STEP_TIME */
     int ranks, stages;                              /* 0: the log has no timelines */
     int *placement;                                 /* [stages] */
-    int action_count;                               /* of both */
-    sl_timeline_entry *measured, *predicted;        /* seconds */
+    double *links; /* [stages - 1] seconds of a tensor to the next stage; NULL: the log has none */
+    int *cores;    /* [ranks] equal for ranks on the same cores; NULL: each has its own */
+    int action_count;                        /* of both */
+    sl_timeline_entry *measured, *predicted; /* seconds */
 } sli_history_pipeline;
 
 /* A record that a reader may want at once, and what it points to then. */

@@ -9,6 +9,7 @@
 
 enum { MOST_STAGES = 4096, MOST_MICROS = 1 << 20, MOST_SLICES = 1 << 10, MOST_REPLICAS = 4096 };
 static const json_int_t most_microseconds = (json_int_t)1e15;
+static const double most_link_seconds = 1e6;
 
 /* The stages' ranks, of which each from 0 to the highest has a stage. */
 static sl_status read_placement(const json_t *list, sli_history_pipeline *out)
@@ -88,6 +89,50 @@ static sl_status read_entries(const json_t *list, const sli_history_pipeline *pi
     return SL_OK;
 }
 
+/* Of each stage but the last. */
+static sl_status read_links(const json_t *list, sli_history_pipeline *out)
+{
+    size_t count = (size_t)out->stages - 1;
+    if (!list)
+        return SL_OK;
+    if (json_array_size(list) != count)
+        return sl_error(SL_ERR_FORMAT, "link_ms must have %zu numbers, got %zu", count,
+                        json_array_size(list));
+    out->links = calloc(count + 1, sizeof *out->links);
+    if (!out->links)
+        return sli_no_memory(NULL, "the links of %zu stages", count + 1);
+    for (size_t i = 0; i < count; i++) {
+        const json_t *value = json_array_get(list, i);
+        out->links[i] = 1e-3 * json_number_value(value);
+        if (!json_is_number(value) || out->links[i] < 0 || out->links[i] > most_link_seconds)
+            return sl_error(SL_ERR_FORMAT, "link_ms must have numbers from 0 to %g",
+                            1e3 * most_link_seconds);
+    }
+    return SL_OK;
+}
+
+/* Of each rank. */
+static sl_status read_cores(const json_t *list, sli_history_pipeline *out)
+{
+    size_t count = (size_t)out->ranks;
+    if (!list)
+        return SL_OK;
+    if (json_array_size(list) != count)
+        return sl_error(SL_ERR_FORMAT, "cores must have %zu numbers, got %zu", count,
+                        json_array_size(list));
+    out->cores = calloc(count, sizeof *out->cores);
+    if (!out->cores)
+        return sli_no_memory(NULL, "the cores of %zu ranks", count);
+    for (size_t i = 0; i < count; i++) {
+        const json_t *value = json_array_get(list, i);
+        json_int_t number = json_integer_value(value);
+        if (!json_is_integer(value) || number < INT32_MIN || number > INT32_MAX)
+            return sl_error(SL_ERR_FORMAT, "cores must have whole numbers of 32 bits");
+        out->cores[i] = (int)number;
+    }
+    return SL_OK;
+}
+
 static sl_status read_timelines(const json_t *record, sli_history_pipeline *out)
 {
     const json_t *measured = json_object_get(record, "measured"),
@@ -102,6 +147,8 @@ static sl_status read_timelines(const json_t *record, sli_history_pipeline *out)
                         SL_RUN_LOG_MOST_ACTIONS, count, json_array_size(predicted));
     out->action_count = (int)count;
     SL_TRY(read_placement(json_object_get(record, "placement"), out));
+    SL_TRY(read_links(json_object_get(record, "link_ms"), out));
+    SL_TRY(read_cores(json_object_get(record, "cores"), out));
     SL_TRY(read_entries(measured, out, &out->measured));
     return read_entries(predicted, out, &out->predicted);
 }
@@ -128,6 +175,8 @@ sl_status sli_history_pipeline_read(const json_t *record, sli_history_pipeline *
 void sli_history_pipeline_clear(sli_history_pipeline *pipeline)
 {
     free(pipeline->placement);
+    free(pipeline->links);
+    free(pipeline->cores);
     free(pipeline->measured);
     free(pipeline->predicted);
     *pipeline = (sli_history_pipeline){0};

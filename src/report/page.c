@@ -354,8 +354,8 @@ static json_t *option_value(const sli_run_history *run, const char *group, const
 
 static bool is_option(const char *key, const json_t *value)
 {
-    static const char *const others[] = {"record", "peak_flops_per_s", "time", "command",
-                                         "planned_step_ms"};
+    static const char *const others[] = {"record", "peak_flops_per_s", "process_bytes",
+                                         "time",   "command",          "planned_step_ms"};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (strcmp(key, others[i]) == 0)
             return false;

@@ -287,12 +287,13 @@ static json_t *describe_planned(const sl_run_info *info)
                : json_object();
 }
 
-/* How many processes there are, whether devices share cores, and what the profile that chose them
- * has said of one stage. */
+/* How many processes there are and what each holds, whether devices share cores, and what the
+ * profile that chose them has said of one stage. */
 static json_t *describe_cores(const sl_run_info *info)
 {
-    json_t *cores = json_pack("{si sb}", "processes", info->processes, "oversubscribed",
-                              (int)info->oversubscribed);
+    json_t *cores =
+        json_pack("{si sI sb}", "processes", info->processes, "process_bytes",
+                  (json_int_t)info->process_bytes, "oversubscribed", (int)info->oversubscribed);
     if (info->profiled_seconds > 0)
         json_object_set_new(cores, "one_stage", sli_json_number(info->one_stage));
     return cores;
@@ -407,6 +408,21 @@ static json_t *describe_timeline(const sl_utilization *pipeline)
                      timeline_list(pipeline->predicted, pipeline->action_count));
 }
 
+/* What the prediction has used: links of neighbouring stages, and cores where ranks share any. */
+static json_t *describe_machine(const sl_utilization *pipeline)
+{
+    json_t *machine = json_object(), *cores = json_array();
+    if (pipeline->links)
+        json_object_set_new(machine, "link_ms",
+                            number_list(pipeline->links, pipeline->stages - 1, 1e3));
+    for (int rank = 0; pipeline->cores && rank < pipeline->ranks; rank++)
+        json_array_append_new(cores, json_integer(pipeline->cores[rank]));
+    if (pipeline->cores)
+        json_object_set(machine, "cores", cores);
+    json_decref(cores);
+    return machine;
+}
+
 static sl_status log_utilization(sl_run_log *log, const sl_pipeline_info *info, int replica,
                                  const sl_utilization *pipeline)
 {
@@ -419,6 +435,7 @@ static sl_status log_utilization(sl_run_log *log, const sl_pipeline_info *info, 
                                number_list(pipeline->waiting, pipeline->ranks, 1), "stage_ms",
                                number_list(pipeline->stage_seconds, pipeline->stages, 1e3),
                                "slowest_stage", pipeline->slowest_stage);
+    record = move_members(record, describe_machine(pipeline));
     if (pipeline->action_count <= SL_RUN_LOG_MOST_ACTIONS)
         record = move_members(record, describe_timeline(pipeline));
     return log_record(log, record);
@@ -438,15 +455,16 @@ static sl_status log_memory(sl_run_log *log)
     for (int i = 0; i < log->info->rank_count; i++) {
         const sl_rank_stats *rank = &log->info->ranks[i];
         const sl_memory_stats *stats = &rank->stats;
-        SL_TRY(log_record(log, json_pack("{ss si si so ss so so sI sI sI}", "record", "memory",
-                                         "rank", rank->rank, "stage", rank->stage, "host",
-                                         sli_json_text(rank->host), "device", rank->device,
-                                         "current_bytes", by_category(stats->current_bytes),
-                                         "peak_bytes", by_category(stats->peak_bytes),
-                                         "peak_total_bytes", (json_int_t)stats->peak_total_bytes,
-                                         "reserved_bytes", (json_int_t)stats->reserved_bytes,
-                                         "peak_reserved_bytes",
-                                         (json_int_t)stats->peak_reserved_bytes)));
+        SL_TRY(
+            log_record(log, json_pack("{ss si si so ss so so sI sI sI sI}", "record", "memory",
+                                      "rank", rank->rank, "stage", rank->stage, "host",
+                                      sli_json_text(rank->host), "device", rank->device,
+                                      "current_bytes", by_category(stats->current_bytes),
+                                      "peak_bytes", by_category(stats->peak_bytes),
+                                      "peak_total_bytes", (json_int_t)stats->peak_total_bytes,
+                                      "reserved_bytes", (json_int_t)stats->reserved_bytes,
+                                      "peak_reserved_bytes", (json_int_t)stats->peak_reserved_bytes,
+                                      "usable_bytes", (json_int_t)stats->usable_bytes)));
     }
     return SL_OK;
 }

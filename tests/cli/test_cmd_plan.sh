@@ -140,10 +140,29 @@ grep -qE "^$told.* with --balance [0-9],[0-9] " out || fail "launch: no word of 
 "$program" plan --from processes.jsonl --json >out 2>err || fail "--from, launch: status $?"
 python3 -c 'import json
 run, found = json.loads(next(open("processes.jsonl"))), json.load(open("out"))
-assert run["processes"] == 2, run
+assert run["processes"] == 2 and run["process_bytes"] > 1e6, run
 assert found["changes"] and "mfu" not in found["run"], found
+assert found["run"]["memory_bytes"] > 2 * run["process_bytes"], (found["run"], run)
 for plan in found["plans"] + found["changes"]:
-    assert plan["options"][:4] == ["--dp", "1", "--pp", "2"], plan' || fail "--from, launch: plans for one process"
+    assert plan["options"][:4] == ["--dp", "1", "--pp", "2"] and "--devices" not in plan["options"], plan' ||
+    fail "--from, launch: plans for one process"
+python3 -c 'import json
+[link] = [record["link_ms"] for record in map(json.loads, open("processes.jsonl")) if record["record"] == "pipeline"]
+assert len(link) == 1 and link[0] > 0, link' || fail "launch: no link of its processes"
+# Of two hosts, each has one process.
+python3 -c 'import json
+for line in open("processes.jsonl"):
+    record = json.loads(line)
+    if record["record"] == "memory":
+        record["host"] += str(record["rank"])
+    print(json.dumps(record))' >hosts.jsonl
+"$program" plan --from hosts.jsonl --json >out 2>err || fail "--from, two hosts: status $?"
+python3 -c 'import json
+run, found = json.loads(next(open("hosts.jsonl"))), json.load(open("out"))
+assert run["process_bytes"] < found["run"]["memory_bytes"] < 2 * run["process_bytes"], (found["run"], run)' ||
+    fail "--from, two hosts: the memory of both together"
+grep -v '"memory"' processes.jsonl >begun.jsonl
+refused 1 "begun.jsonl: which of its 2 processes are on one host is not known" "$program" plan --from begun.jsonl
 
 # The same of a run that is over, by its log, which needs neither its text nor a profile.
 "$program" plan --from unbalanced.jsonl -o better.json >out 2>err || fail "--from: status $?"
@@ -184,8 +203,10 @@ head -n 1 good.jsonl >begun.jsonl
 refused 1 "begun.jsonl: it has no step since the run last began" "$program" plan --from begun.jsonl
 grep -v '"pipeline"' unbalanced.jsonl >short.jsonl
 refused 1 "short.jsonl: it has no timeline of a step" "$program" plan --from short.jsonl
-sed 's/"cpu:1"/"cuda:0"/' unbalanced.jsonl >gpu.jsonl
-refused 1 "not of one on cuda:0" "$program" plan --from gpu.jsonl
+sed 's/"cpu:1"/"cuda:0"/' unbalanced.jsonl >mixed.jsonl
+refused 1 "mixed.jsonl: its devices are CPUs and GPUs" "$program" plan --from mixed.jsonl
+sed 's/"cpu:\([01]\)"/"cuda:\1"/g' unbalanced.jsonl | grep -v '"memory"' >gpu.jsonl
+refused 1 "gpu.jsonl: how much memory cuda:1 has is not known" "$program" plan --from gpu.jsonl
 refused 1 "2 replicas whose pipeline ranks share cores cannot be planned" "$program" plan --from shared.jsonl
 refused 2 "--pp is the plan's (saved.json): leave it out" "$program" train "${run[@]}" --plan saved.json --pp 2
 refused 2 "--plan must name a file" "$program" train "${run[@]}" --plan none

@@ -35,7 +35,7 @@ if kind == 'pipeline':
     order = sorted(range($1), key=lambda s: placement[s])
     actions = [['%d%s0' % (s, letter), 0, 5] for rank in range(max(placement) + 1)
                for letter in 'FB' for s in order if placement[s] == rank]
-    record.update(placement=placement, measured=actions, predicted=actions)"
+    record.update(placement=placement, measured=actions, predicted=actions, link_ms=[0] * ($1 - 1))"
 }
 stages 400 "list(range(400))"
 refused 1 "damaged.jsonl: the record \"run\" has a partition of 400 stages, there can be at most 64" "$program" plan --from damaged.jsonl

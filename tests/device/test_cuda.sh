@@ -45,6 +45,21 @@ grep -q "$warning" "$scratch/out" || fail "two GPUs are not warned of"
 diff "$scratch/cuda" "$scratch/virtual" || fail "two stages on virtual devices give other bits than one"
 diff "$scratch/cuda" "$scratch/gpus" || fail "two stages on two GPUs give other bits than one"
 
+# What to change in a run is said of GPUs as well, which keep their stages; virtual devices share theirs.
+plan() { # by the log of the last run
+    "$program" plan --from "$scratch/log" --json >"$scratch/plans" 2>"$scratch/err"
+}
+plan || fail "--from of two GPUs: $(cat "$scratch/err")"
+python3 -c 'import json, sys
+found = json.load(open(sys.argv[1]))
+assert 0 < found["run"]["memory_bytes"] < 1 << 24, found["run"] # a GPU has no program in its memory
+for plan in found["plans"] + found["changes"]:
+    assert plan["options"][:4] == ["--dp", "1", "--pp", "2"] and "--devices" not in plan["options"], plan' "$scratch/plans" ||
+    fail "--from of two GPUs: other plans"
+run virtual --devices cuda:0/0,cuda:0/1 --chunks 2
+! plan || fail "--from of virtual devices: status 0"
+grep -q "its devices share GPUs" "$scratch/err" || fail "--from of virtual devices: $(cat "$scratch/err")"
+
 run mixed --devices cuda:1,cpu:0 --chunks 2 --recompute always
 near cpu mixed
 

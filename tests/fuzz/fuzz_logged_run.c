@@ -33,7 +33,10 @@ static void check_run(const cli_logged_run *run)
     demand(measures->step_seconds > 0 && isfinite(measures->step_seconds), "with a step");
     demand(is_time(measures->exchange_seconds) && is_time(measures->update_seconds), "with times");
     demand(is_time(measures->one_stage) && measures->activation_bytes >= 0, "with measures");
-    demand(run->processes >= 1, "of processes");
+    demand(measures->processes >= 1 && measures->host_processes >= 0, "of processes");
+    demand(measures->process_bytes >= 0 && measures->memory_bytes >= 0, "with memory");
+    for (int s = 0; measures->links && s + 1 < run->stages; s++)
+        demand(is_time(measures->links[s]), "with links");
     demand(run->stages == 1 || measures->forward, "with the times of stages");
     for (int s = 0; measures->forward && s < run->stages; s++)
         demand(is_time(measures->forward[s]) && is_time(measures->backward[s]), "with times");

@@ -97,6 +97,26 @@ class Hosts(unittest.TestCase):
         self.assertLess(links["spine"]["latency_s"], 0.1)
         self.assertLess(links[near]["latency_s"], links["spine"]["latency_s"])
 
+    def test_run_on_two_hosts_is_planned_by_its_log(self):
+        """sluice plan --from knows the cable between the stages, and that each host has one of them."""
+        options = ("--dp", "1", "--pp", "2", "--nlayers", "6", "--chunks", "4", "--balance", "7,1", "--epochs", "1",
+                   "--max-batches", "6", "--recompute", "never")
+        with network.Network(2, self.folder) as net:
+            self.delay(net)
+            self.succeed(net, 2, self.train("cable", *options))
+        with open(self.file("cable"), encoding="utf-8") as file:
+            run, *records = [json.loads(line) for line in file]
+        (link,) = (record["link_ms"] for record in records if record["record"] == "pipeline")
+        self.assertGreater(link[0], 9)
+        told = subprocess.run([PROGRAM, "plan", "--from", self.file("cable"), "--json"], check=True, capture_output=True)
+        found = json.loads(told.stdout)
+        for plan in found["plans"] + found["changes"]:
+            self.assertEqual(plan["options"][:4], ["--dp", "1", "--pp", "2"])
+            self.assertNotIn("--devices", plan["options"])
+            # Forward and back, no plan is faster than the cable.
+            self.assertGreater(plan["step_ms"], 15)
+        self.assertLess(found["run"]["memory_bytes"], 2 * run["process_bytes"])
+
     # ---- The same numbers ---------------------------------------------------------------------
 
     def check_bits(self, count, slow):

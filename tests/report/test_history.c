@@ -190,8 +190,11 @@ static void timelines_are_read(void **state)
         "{\"record\":\"run\"}\n"
         "{\"record\":\"pipeline\",\"replica\":0,\"epoch\":2,\"step\":8,\"bubble_measured\":0.5,"
         "\"placement\":[0,1,0,1],\"measured\":[[\"2F7\",0,1500]],"
-        "\"predicted\":[[\"2F7\",10,20]]}\n");
+        "\"predicted\":[[\"2F7\",10,20]],\"link_ms\":[0,2.5,1],\"cores\":[-7,-7]}\n");
     const sli_history_pipeline *pipeline = sli_history_first_pipeline(history);
+    assert_float_equal(pipeline->links[0], 0, 0);
+    assert_float_equal(pipeline->links[1], 2.5e-3, 1e-12);
+    assert_int_equal(pipeline->cores[1], -7);
     assert_int_equal(pipeline->ranks, 2);
     assert_int_equal(pipeline->stages, 4);
     assert_int_equal(pipeline->action_count, 1);
@@ -392,6 +395,18 @@ static void what_is_no_record_is_refused(void **state)
          "\"measured\":[[\"0F0\",2,1]],"
          "\"predicted\":[[\"0F0\",0,1]]}",
          "a timeline's entry must be"},
+        {"{\"record\":\"pipeline\",\"step\":1,\"replica\":0,\"epoch\":1,\"placement\":[0,1],"
+         "\"link_ms\":[],\"measured\":[[\"0F0\",0,1]],\"predicted\":[[\"0F0\",0,1]]}",
+         "link_ms must have 1 numbers, got 0"},
+        {"{\"record\":\"pipeline\",\"step\":1,\"replica\":0,\"epoch\":1,\"placement\":[0,1],"
+         "\"link_ms\":[-1],\"measured\":[[\"0F0\",0,1]],\"predicted\":[[\"0F0\",0,1]]}",
+         "link_ms must have numbers from 0 to 1e+09"},
+        {"{\"record\":\"pipeline\",\"step\":1,\"replica\":0,\"epoch\":1,\"placement\":[0,1],"
+         "\"cores\":[0],\"measured\":[[\"0F0\",0,1]],\"predicted\":[[\"0F0\",0,1]]}",
+         "cores must have 2 numbers, got 1"},
+        {"{\"record\":\"pipeline\",\"step\":1,\"replica\":0,\"epoch\":1,\"placement\":[0,1],"
+         "\"cores\":[0,1e10],\"measured\":[[\"0F0\",0,1]],\"predicted\":[[\"0F0\",0,1]]}",
+         "cores must have whole numbers of 32 bits"},
     };
     char text[1024];
     sli_run_history *history;

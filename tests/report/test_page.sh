@@ -103,7 +103,7 @@ for name, cells in table.items():
 def options(log):
     run = next(r for r in log if r["record"] == "run")
     return {key: value for key, value in {**run, **run["model"]}.items()
-            if key not in ("record", "model", "peak_flops_per_s", "command", "time")}
+            if key not in ("record", "model", "peak_flops_per_s", "process_bytes", "command", "time")}
 
 one, other = map(options, records)
 assert list(one) == list(other)

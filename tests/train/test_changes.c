@@ -225,6 +225,62 @@ static void search_by_measures_keeps_what_was_not_measured(void **state)
         assert_int_equal(plans[i].options.replicas, 1);
 }
 
+/* Of two processes, each of which has half of the pipeline. The last forward is a second on its
+ * way, and so is the first gradient: 16 + 1 + 1 + 2 + 1 + 32. What is cut anew has the same links,
+ * and 16 micro-batches of a row have not shorter ones. */
+static void processes_have_the_links_that_were_measured(void **state)
+{
+    static const double second = 1;
+    sl_train_options run = unbalanced_run();
+    sl_run_measures measures = measures_of(0);
+    measures.step_seconds = 54;
+    measures.links = &second;
+    measures.processes = 2;
+    int count = find(&run, measures, 0);
+    assert_float_equal(own.costs.pipeline, 53, 1e-9);
+    assert_float_equal(own.links[0], 1, 1e-9);
+    const sl_found_plan *cut = with_ranks(count, 2, "gpipe", 4);
+    assert_non_null(cut);
+    assert_float_equal(cut->costs.pipeline, 44, 1e-9);
+    const sl_found_plan *chunks = with_ranks(count, 2, "gpipe", 16);
+    assert_non_null(chunks);
+    assert_float_equal(chunks->costs.pipeline, 50.75, 1e-9);
+    for (int i = 0; i < count; i++) {
+        assert_int_equal(changes[i].options.pipeline_ranks, 2);
+        assert_null(changes[i].options.devices);
+    }
+    measures.processes = 1; /* threads need no link */
+    find(&run, measures, 0);
+    assert_float_equal(own.links[0], 0, 0);
+}
+
+/* Each host has its processes, and a GPU its part of the model alone. */
+static void memory_is_that_of_one_host_or_gpu(void **state)
+{
+    static sl_found_plan plans[SL_PLANS_FOUND];
+    const int64_t process = (int64_t)1 << 30;
+    sl_train_options run = unbalanced_run();
+    sl_run_measures measures = measures_of(0);
+    const sl_plan_search_options search = {.run = &run, .measures = &measures};
+    int count;
+    measures.processes = 2;
+    measures.process_bytes = process;
+    find(&run, measures, 0);
+    assert_true(own.memory_bytes > 2 * process && own.memory_bytes < 3 * process);
+    measures.host_processes = 1;
+    find(&run, measures, 0);
+    assert_true(own.memory_bytes > process && own.memory_bytes < 2 * process);
+    measures.has_own_memory = true;
+    measures.memory_bytes = 1 << 20;
+    check_ok(sl_plan_search(&search, plans, &count, NULL));
+    assert_true(plans[0].memory_bytes > 0 && plans[0].memory_bytes <= 1 << 20);
+    for (int i = 0; i < count; i++)
+        assert_int_equal(plans[i].options.pipeline_ranks, STAGES);
+    measures.memory_bytes = 1 << 10;
+    check_error(sl_plan_search(&search, plans, &count, NULL), SL_ERR_MEMORY,
+                "of a device that has 0.00 MiB");
+}
+
 /* What activations took besides what is planned scales what is planned. */
 static void memory_is_what_the_run_has_measured(void **state)
 {
@@ -244,10 +300,6 @@ static void what_cannot_be_planned_is_refused(void **state)
     int count;
     sl_train_options run = unbalanced_run();
     sl_run_measures measures = measures_of(0);
-    run.devices = "cpu:0,cuda:0";
-    check_error(sl_plan_find_changes(&run, &measures, 0, &own, changes, &count), SL_ERR_UNSUPPORTED,
-                "not of one on cuda:0");
-    run = unbalanced_run();
     run.replicas = run.shards = 2;
     measures.shares_cores = true;
     check_error(sl_plan_find_changes(&run, &measures, 0, &own, changes, &count), SL_ERR_UNSUPPORTED,
@@ -286,6 +338,8 @@ int changes_tests(void)
         cmocka_unit_test(run_with_a_split_vocabulary_or_slices_is_not_planned_by_its_times),
         cmocka_unit_test(placement_is_kept_but_for_one_rank),
         cmocka_unit_test(search_by_measures_keeps_what_was_not_measured),
+        cmocka_unit_test(processes_have_the_links_that_were_measured),
+        cmocka_unit_test(memory_is_that_of_one_host_or_gpu),
         cmocka_unit_test(memory_is_what_the_run_has_measured),
         cmocka_unit_test(what_cannot_be_planned_is_refused),
     };

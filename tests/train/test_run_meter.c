@@ -3,27 +3,104 @@
 
 #include "support/check.h"
 
+static sl_run_measures measures_of(const sl_run_meter *meter)
+{
+    sl_run_measures measures;
+    check_ok(sl_run_meter_measures(meter, &measures));
+    return measures;
+}
+
+static void add_device(sl_run_meter *meter, const char *host, int rank, const char *name,
+                       double usable)
+{
+    sl_run_meter_add_device(
+        meter, &(sl_run_device){.host = host, .name = name, .rank = rank, .usable = usable});
+}
+
 static void steps_are_means_and_memory_is_a_sum(void **state)
 {
-    sl_run_meter meter = {0};
+    sl_run_meter meter = {.one_stage = 0.75, .process_bytes = 7};
     sl_run_meter_add_step(&meter, &(sl_run_step_times){5, 1, 0.5, 0.25});
     sl_run_meter_add_step(&meter, &(sl_run_step_times){8, 2, 1.5, 0.75});
-    sl_run_meter_add_memory(&meter, 100, 10, 20, 30);
-    sl_run_meter_add_memory(&meter, 100, 10, 20, 5);
-    sl_run_meter_add_memory(&meter, 30, 10, 20, 5); /* the peaks were at different times */
-    const sl_run_measures measures = sl_run_meter_measures(&meter, 0.75);
+    sl_run_meter_add_device(&meter, &(sl_run_device){"a", "cpu:0", 0, 100, 10, 20, 30, 9e9});
+    sl_run_meter_add_device(&meter, &(sl_run_device){"a", "cpu:1", 0, 100, 10, 20, 5, 8e9});
+    sl_run_meter_add_device(&meter, /* the peaks were at different times */
+                            &(sl_run_device){"a", "cpu:2", 0, 30, 10, 20, 5, 0});
+    const sl_run_measures measures = measures_of(&meter);
     assert_float_equal(measures.step_seconds, 5, 1e-12);
     assert_float_equal(measures.exchange_seconds, 1, 1e-12);
     assert_float_equal(measures.update_seconds, 0.5, 1e-12);
     assert_float_equal(measures.one_stage, 0.75, 0);
     assert_int_equal(measures.activation_bytes, 105);
+    assert_int_equal(measures.memory_bytes, 8000000000);
+    assert_int_equal(measures.process_bytes, 7);
     assert_null(measures.forward);
-    assert_false(measures.shares_cores);
+    assert_null(measures.links);
+    assert_false(measures.shares_cores || measures.has_own_memory);
+}
+
+/* Hosts have consecutive ranks, and a rank may have several devices. */
+static void processes_are_counted_on_their_hosts(void **state)
+{
+    sl_run_meter meter = {.processes = 4};
+    add_device(&meter, "a", 0, "cpu:0", 0);
+    add_device(&meter, "a", 0, "cpu:1", 0);
+    add_device(&meter, "b", 1, "cpu:0", 0);
+    add_device(&meter, "b", 1, "cpu:1", 0);
+    add_device(&meter, "b", 2, "cpu:2", 0);
+    add_device(&meter, "b", 2, "cpu:3", 0);
+    add_device(&meter, "c", 3, "cpu:0", 0);
+    add_device(&meter, "c", 3, "cpu:1", 0);
+    const sl_run_measures measures = measures_of(&meter);
+    assert_int_equal(measures.processes, 4);
+    assert_int_equal(measures.host_processes, 2);
+}
+
+static void gpus_have_memory_of_their_own(void **state)
+{
+    sl_run_meter meter = {.processes = 2};
+    add_device(&meter, "a", 0, "cuda:0", 80e9);
+    add_device(&meter, "b", 1, "cuda:0", 40e9);
+    const sl_run_measures measures = measures_of(&meter);
+    assert_true(measures.has_own_memory);
+    assert_int_equal(measures.memory_bytes, 40000000000);
+}
+
+static void measures_that_say_nothing_of_other_layouts_are_refused(void **state)
+{
+    sl_run_measures measures;
+    sl_run_meter meter = {.is_mixed = true};
+    check_error(sl_run_meter_measures(&meter, &measures), SL_ERR_UNSUPPORTED,
+                "only some of its pipeline ranks share cores");
+    meter = (sl_run_meter){.is_oversubscribed = true};
+    check_error(sl_run_meter_measures(&meter, &measures), SL_ERR_UNSUPPORTED,
+                "its devices share cores");
+    meter.shares_cores = true; /* all of them, which is known */
+    check_ok(sl_run_meter_measures(&meter, &measures));
+    meter = (sl_run_meter){.processes = 2};
+    check_error(sl_run_meter_measures(&meter, &measures), SL_ERR_NOT_FOUND,
+                "which of its 2 processes are on one host");
+    meter = (sl_run_meter){0};
+    add_device(&meter, "a", 0, "cuda:0", 0);
+    check_error(sl_run_meter_measures(&meter, &measures), SL_ERR_NOT_FOUND,
+                "how much memory cuda:0 has is not known");
+    add_device(&meter, "a", 0, "cpu:0", 1e9);
+    check_error(sl_run_meter_measures(&meter, &measures), SL_ERR_UNSUPPORTED,
+                "its devices are CPUs and GPUs");
+    meter = (sl_run_meter){.processes = 2};
+    add_device(&meter, "a", 0, "cuda:0", 1e9);
+    add_device(&meter, "a", 1, "cuda:0", 1e9);
+    check_error(sl_run_meter_measures(&meter, &measures), SL_ERR_UNSUPPORTED,
+                "its devices share GPUs");
+    meter = (sl_run_meter){0};
+    add_device(&meter, "a", 0, "cuda:0/1", 1e9);
+    check_error(sl_run_meter_measures(&meter, &measures), SL_ERR_UNSUPPORTED,
+                "its devices share GPUs");
 }
 
 static void stages_are_those_that_were_set_last(void **state)
 {
-    double forward[2][2] = {{1, 2}, {3, 4}}, backward[2] = {5, 6};
+    double forward[2][2] = {{1, 2}, {3, 4}}, backward[2] = {5, 6}, link = 7;
     int all[] = {0, 0, 0}, some[] = {0, 0, 2};
     sl_run_meter meter = {0};
     sl_utilization utilization = {
@@ -31,13 +108,15 @@ static void stages_are_those_that_were_set_last(void **state)
     sl_run_meter_set_stages(&meter, &utilization);
     assert_true(meter.is_mixed && !meter.shares_cores);
     utilization.cores = all;
+    utilization.links = &link;
     utilization.forward = forward[1];
     sl_run_meter_set_stages(&meter, &utilization);
     assert_true(!meter.is_mixed && meter.shares_cores);
-    const sl_run_measures measures = sl_run_meter_measures(&meter, 0);
+    const sl_run_measures measures = measures_of(&meter);
     assert_float_equal(measures.forward[0], 3, 0);
     assert_float_equal(measures.forward[1], 4, 0);
     assert_float_equal(measures.backward[1], 6, 0);
+    assert_float_equal(measures.links[0], 7, 0);
     assert_true(measures.shares_cores);
     utilization.cores = NULL;
     sl_run_meter_set_stages(&meter, &utilization);
@@ -48,6 +127,9 @@ int run_meter_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(steps_are_means_and_memory_is_a_sum),
+        cmocka_unit_test(processes_are_counted_on_their_hosts),
+        cmocka_unit_test(gpus_have_memory_of_their_own),
+        cmocka_unit_test(measures_that_say_nothing_of_other_layouts_are_refused),
         cmocka_unit_test(stages_are_those_that_were_set_last),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

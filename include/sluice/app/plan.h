@@ -33,35 +33,61 @@ typedef struct sl_run_measures {
     int64_t activation_bytes;         /* the most that its devices held beside parameters,
                                          gradients and the optimizer's state; 0: not known */
     bool shares_cores;                /* its pipeline ranks have all cores together */
-    double one_stage; /* as in sl_run_info; 0: not known, and taken to follow from its cores */
+    double one_stage;    /* as in sl_run_info; 0: not known, and taken to follow from its cores */
+    const double *links; /* [stages - 1] of a tensor to the next stage, in seconds; NULL: no time */
+    int processes;       /* whose ranks they are; 0: all are threads of one */
+    int host_processes;  /* of these on the host that has most; 0: all */
+    bool has_own_memory; /* each device has, as GPUs; else their host's is meant */
+    int64_t memory_bytes;  /* of the host, or of the device, that has least; 0: this host's */
+    int64_t process_bytes; /* that a process held before its model; 0: as much as this one */
 } sl_run_measures;
 
 /* Makes such measures of what a run's reporters are told, or its log tells. Begins with zeros; the
  * measures point into it. */
 typedef struct sl_run_meter {
+    /* The caller's, as in sl_run_info: */
+    bool is_oversubscribed;
+    int processes;
+    int64_t process_bytes;
+    double one_stage;
+    /* The functions': */
     int64_t steps;
     double step_seconds, exchange_seconds, update_seconds; /* of all steps together */
-    double forward[SL_MAX_STAGES], backward[SL_MAX_STAGES];
-    bool has_stages, shares_cores;
-    bool is_mixed; /* only some ranks share cores: no measures say what other layouts would take */
+    double forward[SL_MAX_STAGES], backward[SL_MAX_STAGES], links[SL_MAX_STAGES];
+    bool has_stages, has_links, shares_cores;
+    bool is_mixed; /* only some ranks share cores */
     double activation_bytes;
+    int64_t memory_bytes;
+    int devices, gpus;
+    bool shares_gpus;
+    char host[64], device[32]; /* of the device that was added last */
+    int rank, processes_here;  /* the same; of its host so far */
+    int host_processes;        /* of the host that has most */
 } sl_run_meter;
+
+/* What a pipeline rank's device had, in bytes at their peaks. */
+typedef struct sl_run_device {
+    const char *host, *name;
+    int rank; /* of the run, whose it is */
+    double total, parameters, gradients, optimizer;
+    double usable; /* that it can have, as in sl_memory_stats; 0: not known */
+} sl_run_device;
 
 /* Of one step, as in sl_step_info, or a median of them. */
 typedef struct sl_run_step_times {
     double seconds, data_seconds, exchange_seconds, update_seconds;
 } sl_run_step_times;
 
-/* None of these can fail; no pointer is NULL. */
+/* No pointer is NULL. */
 void sl_run_meter_add_step(sl_run_meter *meter, const sl_run_step_times *times);
 /* In the place of what was set before; it has at most SL_MAX_STAGES stages. */
 void sl_run_meter_set_stages(sl_run_meter *meter, const sl_utilization *utilization);
-/* The peaks of a device, in bytes: of all it held, and of the categories that are no activations.
- */
-void sl_run_meter_add_memory(sl_run_meter *meter, double total, double parameters, double gradients,
-                             double optimizer);
-/* The means of the steps. `one_stage` as in sl_run_measures. */
-sl_run_measures sl_run_meter_measures(const sl_run_meter *meter, double one_stage);
+/* Those of all replicas, by replica and pipeline rank. */
+void sl_run_meter_add_device(sl_run_meter *meter, const sl_run_device *device);
+/* The means of the steps. Errors: SL_ERR_UNSUPPORTED where they say nothing of other layouts, since
+ * devices share their cores or GPUs, or are of two kinds; SL_ERR_NOT_FOUND where several processes,
+ * or GPUs, have told nothing of their devices. */
+sl_status sl_run_meter_measures(const sl_run_meter *meter, sl_run_measures *out);
 
 typedef struct sl_plan_search_options {
     const sl_train_options *run; /* with `data`, they are read, and say what the model's vocabulary
@@ -113,12 +139,12 @@ typedef struct sl_found_plan {
     bool shares_cores; /* its pipeline ranks have all cores together */
     sl_step_costs costs;
     double forward[SL_MAX_STAGES], backward_input[SL_MAX_STAGES], backward_weight[SL_MAX_STAGES],
-        backward[SL_MAX_STAGES], head_forward[SL_MAX_STAGES],
-        head_backward[SL_MAX_STAGES]; /* [options.balance_count] as in sl_cost_model, in seconds */
+        backward[SL_MAX_STAGES], head_forward[SL_MAX_STAGES], head_backward[SL_MAX_STAGES],
+        links[SL_MAX_STAGES]; /* [options.balance_count] as in sl_cost_model, in seconds */
     double tokens_per_s;
     double mfu; /* the model's FLOP, without recomputation, of what its devices do at their best
                    rate of large matrix products, which is measured; 0: it is not */
-    int64_t memory_bytes; /* of this host */
+    int64_t memory_bytes; /* of the host, or of the device with its own, that needs most */
 } sl_found_plan;
 
 /* Profiles this machine, and searches replicas, pipeline ranks, schedule, chunks, recomputation,
@@ -131,7 +157,9 @@ typedef struct sl_found_plan {
  *
  * With measures of a run the plans train its batches, and, but for other chunks, the same bits: its
  * shards, rows and ZeRO are kept, and there are no more ranks or replicas than it had, since these
- * were not measured. Its devices must be CPUs' cores, of one host.
+ * were not measured. Those that occupy processes or GPUs are kept as well, and so are their
+ * devices, which the plans do not name. A message takes as long as the run's, and with more rows as
+ * much longer; between ranks that have passed none, as long as its slowest.
  *
  * *helps gets what would help the first plan, which are two or three more searches; NULL: that is
  * not wanted. The links of a machine are those between replicas.

@@ -79,7 +79,8 @@ typedef struct sl_run_info {
     int source_count;                       /* 0: it is none */
     int64_t ntokens;                        /* of the vocabulary */
     int replica, replicas;
-    int processes; /* of the run */
+    int processes;         /* of the run */
+    int64_t process_bytes; /* that this one held before its model: the program and its text */
     int64_t total_parameters, trained_parameters;
     int64_t batches_per_epoch;
     double peak_flops_per_s; /* the best rate of large matrix products in the run's precision on all

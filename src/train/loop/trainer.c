@@ -13,6 +13,7 @@
  * follows from numbers that are the same on all of them. */
 #include "core/clock.h"
 #include "core/error.h"
+#include "core/usable_memory.h"
 #include "nn/module.h"
 #include "sluice/app/inference.h"
 #include "text/corpus.h"
@@ -99,6 +100,13 @@ static sl_status create_replica(sli_run *run, sl_group *all, sl_device *const *d
         &run->optimizer);
 }
 
+/* With the code that is loaded. */
+static int64_t process_bytes(const sl_plan *plan)
+{
+    int processes = plan->processes ? plan->ranks_here : 1;
+    return plan->host.process_bytes / processes + (int64_t)sli_resident_files();
+}
+
 /* What reporters are told when the run begins. */
 static void describe_run(sli_run *run)
 {
@@ -110,6 +118,7 @@ static void describe_run(sli_run *run)
         .replica = run->replica.index,
         .replicas = run->replica.count,
         .processes = run->processes ? sl_group_size(run->processes) : 1,
+        .process_bytes = process_bytes(run->plan),
         .total_parameters = sl_module_parameter_elements(run->replica.model),
         .trained_parameters = sli_module_elements(run->replica.model, SL_PARAMETER_TRAINED),
         .batches_per_epoch = run->batches_per_epoch,

@@ -113,7 +113,8 @@ sl_status sl_plan_find_changes(const sl_train_options *run, const sl_run_measure
         return sli_no_memory(NULL, "plans");
     sl_status status;
     SL_TRY_OR_FAIL(sli_measured_run_open(run, measures, &measured));
-    status = find_changes(&measured.run, kept, &measured.machine, room, own, changes, count);
+    status = find_changes(&measured.run, kept | measured.kept, &measured.machine, room, own,
+                          changes, count);
 fail:
     sli_measured_run_close(&measured);
     free(room);

@@ -176,7 +176,7 @@ static sl_status search_by_measures(const sl_plan_search_options *options, sl_fo
     sli_measured_run measured;
     sl_status status;
     SL_TRY_OR_FAIL(sli_measured_run_open(options->run, options->measures, &measured));
-    search.kept |= SL_KEEP_ZERO | SL_KEEP_SHARDS | SL_KEEP_BATCH_SIZE;
+    search.kept |= measured.kept | SL_KEEP_ZERO | SL_KEEP_SHARDS | SL_KEEP_BATCH_SIZE;
     status = search_and_help(&search, &measured.run, &measured.machine, plans, count, helps);
 fail:
     sli_measured_run_close(&measured);

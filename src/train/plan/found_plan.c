@@ -40,6 +40,7 @@ static sl_status simulate_table(const sl_found_plan *plan, const sl_schedule *ta
                                                  .backward = own[3],
                                                  .head_forward = own[4],
                                                  .head_backward = own[5],
+                                                 .links = plan->links,
                                                  .cores =
                                                      plan->shares_cores ? one_set_of_cores : NULL},
                                 out);

@@ -19,8 +19,11 @@ typedef struct sli_machine {
     int cores;         /* devices that it can be divided into */
     int most_replicas; /* whose exchange is known; 0: of any number */
     sli_sharing sharing;
-    uint64_t host_bytes;      /* of memory */
-    int64_t process_bytes;    /* that a run has before its model: the program and the text */
+    sl_train_launch launch; /* of all layouts */
+    bool keeps_devices;     /* plans name none: they are the run's */
+    bool has_own_memory;    /* each device has, as in sli_layout; host_bytes is the least of them */
+    uint64_t host_bytes;    /* of memory */
+    int64_t process_bytes;  /* that a process has before its model: the program and the text */
     double activation_factor; /* as in sli_layout */
     double links_factor;      /* of the bytes per second between replicas; 0: 1 */
     double one_rank_factor;   /* of the modules' times where one rank of one replica has all cores;
@@ -32,6 +35,9 @@ typedef struct sli_machine {
     /* As in sli_layout_speed. */
     sl_status (*time_exchange)(void *context, int replicas, sl_link_cost *reduce,
                                sl_link_cost *gather);
+    /* What a tensor takes between ranks of a layout, as in sli_layout_speed, from zeros; NULL:
+     * no time. */
+    void (*time_links)(void *context, const sl_plan *plan, sl_link_cost *links);
     /* The sum of the devices' best rates of large matrix products, in FLOP/s; NULL: not known. */
     sl_status (*time_peak)(void *context, int devices, double *flops_per_s);
     void (*close)(void *context); /* NULL: nothing is to be freed */
@@ -51,10 +57,11 @@ int64_t sli_machine_timed_rows(const sli_machine *machine, int devices);
 
 /* A run that has measured itself, and its machine as far as its measures say: a search for it has
  * no more ranks or replicas than the run, and all measures are borrowed. To be closed also after an
- * error. Errors: SL_ERR_UNSUPPORTED for a task, and for devices that are no CPU's cores.
+ * error. Errors: SL_ERR_UNSUPPORTED for a task, and for what its measures do not tell apart.
  * (run_machine.c) */
 typedef struct sli_measured_run {
     sl_train_options run; /* its options, without devices */
+    unsigned kept;        /* sl_plan_kept, of any search for it */
     sl_module *model;
     sl_plan *plan;
     sli_machine machine;

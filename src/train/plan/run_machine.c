@@ -1,7 +1,7 @@
-/* The machine of a run, by what the run has measured of itself. Its stages' times, of one step, are
- * scaled so that the simulated step is as long as the steps were, and a stage's is divided among
- * its modules by counted operations. A device of one of n has the n-th part of the run's cores, and
- * more rows take as much time each. */
+/* The machine of a run, by what the run has measured of itself. Its stages' times, of one step, and
+ * those of its links are scaled so that the simulated step is as long as the steps were, and a
+ * stage's is divided among its modules by counted operations. A device of one of n has the n-th
+ * part of the run's cores, and more rows take as much time each. */
 #include "train/plan/machine.h"
 
 #include "core/error.h"
@@ -9,8 +9,8 @@
 #include "nn/module.h"
 #include "train/plan/plan.h"
 
+#include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 typedef struct run_machine {
     const sl_run_measures *measures;
@@ -19,6 +19,9 @@ typedef struct run_machine {
     sl_module_profile *times; /* [modules] of one of the run's micro-batches */
     int devices;              /* that divide the cores among them */
     double update_per_byte, exchange_per_byte;
+    double links[SL_MAX_STAGES][SL_MAX_STAGES]; /* of one of its tensors, between pipeline ranks;
+                                                   0: the run has passed none between them */
+    double slowest_link;
 } run_machine;
 
 /* ---- Times of modules ----------------------------------------------------------------------- */
@@ -123,6 +126,37 @@ static sl_status time_modules(void *context, int devices, int64_t rows, sl_modul
     return SL_OK;
 }
 
+/* ---- Links ---------------------------------------------------------------------------------- */
+
+/* Between neighbouring stages in different processes; of several such the slowest. */
+static void keep_links(run_machine *machine)
+{
+    const sl_plan *plan = machine->plan;
+    for (int s = 0; machine->measures->links && s + 1 < plan->stages; s++) {
+        int source = plan->stage[s].rank, target = plan->stage[s + 1].rank;
+        double seconds = fmax(machine->links[source][target], machine->measures->links[s]);
+        machine->links[source][target] = machine->links[target][source] = seconds;
+        machine->slowest_link = fmax(machine->slowest_link, seconds);
+    }
+}
+
+/* How a link divides its time between messages and bytes is not known: fewer rows are taken to need
+ * as long as those of the run, and more as much longer. */
+static void time_links(void *context, const sl_plan *plan, sl_link_cost *links)
+{
+    const run_machine *machine = context;
+    int ranks = plan->options.pipeline_ranks;
+    double factor = fmax(1, (double)plan->micro_rows / (double)machine->plan->micro_rows);
+    for (int s = 0; s + 1 < plan->stages; s++) {
+        int source = plan->stage[s].rank, target = plan->stage[s + 1].rank;
+        bool is_near = source / plan->pipeline_ranks_each == target / plan->pipeline_ranks_each;
+        double measured = machine->links[source][target],
+               seconds = measured > 0 ? measured : machine->slowest_link;
+        if (!is_near)
+            links[source * ranks + target].seconds = factor * seconds;
+    }
+}
+
 /* ---- The update and the exchange ------------------------------------------------------------ */
 
 static sl_status time_update(void *context, int devices, double *seconds_per_byte)
@@ -155,6 +189,9 @@ static void scale_times(run_machine *machine, double simulated)
     double factor = pipeline_seconds(machine->measures) / simulated;
     for (int i = 0; i < sl_module_child_count(machine->model); i++)
         machine->times[i] = scale(&machine->times[i], factor);
+    for (int i = 0; i < SL_MAX_STAGES * SL_MAX_STAGES; i++)
+        machine->links[i / SL_MAX_STAGES][i % SL_MAX_STAGES] *= factor;
+    machine->slowest_link *= factor;
 }
 
 /* What one stage with all cores takes by the profile, of what follows from its cores. */
@@ -175,17 +212,25 @@ static sl_status find_byte_costs(run_machine *machine, const int *cores)
 {
     const sl_module_profile *of_ranks[SL_MAX_STAGES];
     const sli_layout layout = sli_plan_layout_of(machine->plan, machine->model);
+    size_t ranks = (size_t)machine->plan->options.pipeline_ranks;
+    sl_link_cost *links = calloc(ranks * ranks, sizeof *links);
     const sli_layout_speed speed = {.profiles = of_ranks,
+                                    .links = links,
                                     .cores = cores,
                                     .reduce = {0, 1},
                                     .update_per_byte = 1};
     int balance[SL_MAX_STAGES];
-    sl_step_costs unit;
+    sl_step_costs unit = {0};
+    if (!links)
+        return sli_no_memory(NULL, "the links of a run");
     for (int s = 0; s < machine->plan->stages; s++)
         balance[s] = machine->plan->stage[s].count;
     for (int rank = 0; rank < SL_MAX_STAGES; rank++)
         of_ranks[rank] = machine->times;
-    SL_TRY(sli_layout_time_step(&layout, &speed, balance, &unit));
+    time_links(machine, machine->plan, links);
+    sl_status status = sli_layout_time_step(&layout, &speed, balance, &unit);
+    free(links);
+    SL_TRY(status);
     if (!(unit.pipeline > 0))
         return sl_error(SL_ERR_INVALID, "the stages' times are all 0, so nothing can be said of "
                                         "other layouts");
@@ -210,11 +255,11 @@ static sl_status measure(run_machine *machine, bool shares_cores)
     machine->times = calloc((size_t)sl_module_child_count(machine->model), sizeof *machine->times);
     if (!machine->times)
         return sli_no_memory(NULL, "the times of a run's modules");
+    keep_links(machine);
     SL_TRY(divide_stages(machine));
     return find_byte_costs(machine, shares_cores ? one_set_of_cores : NULL);
 }
 
-/* A run on GPUs has no cores to divide, and a host's memory does not hold what they do. */
 static sl_status check_run(const sl_train_options *run, const sl_run_measures *measures)
 {
     if (run->split_vocabulary)
@@ -228,16 +273,6 @@ static sl_status check_run(const sl_train_options *run, const sl_run_measures *m
     if (run->task)
         return sl_error(SL_ERR_UNSUPPORTED, "plans are searched for language models, not for a "
                                             "task's");
-    for (const char *name = run->devices; name && *name;) {
-        int length = (int)strcspn(name, ",;");
-        if (strncmp(name, "cpu", strlen("cpu")) != 0)
-            return sl_error(SL_ERR_UNSUPPORTED,
-                            "the steps of a run on CPUs alone can be planned by its own times, not "
-                            "of one on %.*s",
-                            length, name);
-        name += length;
-        name += strspn(name, ",; ");
-    }
     if (measures->shares_cores && run->replicas > 1)
         return sl_error(SL_ERR_UNSUPPORTED,
                         "%d replicas whose pipeline ranks share cores cannot be planned by what "
@@ -253,6 +288,25 @@ static sl_status check_run(const sl_train_options *run, const sl_run_measures *m
                           "and %g s",
                           measures->step_seconds, measures->exchange_seconds,
                           measures->update_seconds);
+}
+
+/* Of all replicas, wherever they are. */
+static double planned_activations(const sl_plan *plan)
+{
+    double bytes = 0;
+    for (int s = 0; s < plan->stages; s++) {
+        const sl_stage_plan *stage = &plan->stage[s];
+        bytes += (double)(stage->activation_bytes + stage->workspace_bytes + stage->cached_bytes);
+    }
+    return plan->options.replicas * bytes;
+}
+
+/* Processes are those of the run, the first of which stands for any host's. */
+static sl_train_launch launch_of(const sl_run_measures *measures)
+{
+    int here = measures->host_processes;
+    return (sl_train_launch){.ranks = measures->processes > 1 ? measures->processes : 0,
+                             .local_ranks = measures->processes > 1 ? here : 0};
 }
 
 static sl_status create_machine(const sl_plan *plan, const sl_module *model,
@@ -271,16 +325,23 @@ static sl_status create_machine(const sl_plan *plan, const sl_module *model,
                          .cores = options->replicas * options->pipeline_ranks,
                          .most_replicas = options->replicas,
                          .sharing = shares_cores ? SLI_SHARING_ALWAYS : SLI_SHARING_NEVER,
-                         .host_bytes = sl_usable_memory(),
-                         .process_bytes = (int64_t)sli_resident_memory_with_files(),
+                         .launch = launch_of(measures),
+                         .keeps_devices =
+                             measures->has_own_memory || (measures->processes > 1 && !shares_cores),
+                         .has_own_memory = measures->has_own_memory,
+                         .host_bytes = measures->memory_bytes > 0 ? (uint64_t)measures->memory_bytes
+                                                                  : sl_usable_memory(),
+                         .process_bytes = measures->process_bytes > 0
+                                              ? measures->process_bytes
+                                              : (int64_t)sli_resident_memory_with_files(),
+                         .time_links = time_links,
                          .time_modules = time_modules,
                          .time_update = time_update,
                          .time_exchange = time_exchange,
                          .close = close_machine};
     SL_TRY(measure(machine, shares_cores));
     out->one_rank_factor = find_one_rank_factor(machine);
-    out->activation_factor =
-        divide((double)measures->activation_bytes, (double)plan->host.activation_bytes);
+    out->activation_factor = divide((double)measures->activation_bytes, planned_activations(plan));
     return SL_OK;
 }
 
@@ -289,9 +350,12 @@ sl_status sli_measured_run_open(const sl_train_options *run, const sl_run_measur
 {
     *out = (sli_measured_run){.run = *run};
     SL_TRY(check_run(run, measures));
-    out->run.devices = NULL; /* each has cores of its own, or all */
+    out->run.devices = NULL; /* each has cores of its own, or all, or they are kept */
+    if (measures->processes > 1 || measures->has_own_memory)
+        out->kept = SL_KEEP_REPLICAS | SL_KEEP_PIPELINE_RANKS;
     SL_TRY(sl_transformer_lm_create(&run->model, &out->model));
-    SL_TRY(sl_plan_create(&out->run, NULL, out->model, NULL, &out->plan));
+    const sl_train_launch launch = launch_of(measures);
+    SL_TRY(sl_plan_create(&out->run, &launch, out->model, NULL, &out->plan));
     return create_machine(out->plan, out->model, measures, &out->machine);
 }
 

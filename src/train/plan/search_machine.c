@@ -46,12 +46,12 @@ static bool is_kept(const machine_search *search, sl_plan_kept option)
 
 /* Those of a pipeline, where the options name none: which of them a run takes is otherwise decided
  * by a profile. */
-static sl_status name_devices(const sli_candidate *candidate, char devices[SL_PLAN_DEVICES_BYTES],
-                              sl_train_options *options)
+static sl_status name_devices(const machine_search *search, const sli_candidate *candidate,
+                              char devices[SL_PLAN_DEVICES_BYTES], sl_train_options *options)
 {
     int count = candidate->replicas * candidate->pipeline_ranks;
     char *names;
-    if (options->devices || candidate->pipeline_ranks == 1)
+    if (options->devices || candidate->pipeline_ranks == 1 || search->machine->keeps_devices)
         return SL_OK;
     SL_TRY(sli_device_list_name_cpus(count, candidate->shares_cores, &names));
     bool has_room = strlen(names) < SL_PLAN_DEVICES_BYTES;
@@ -126,10 +126,32 @@ static sl_status time_exchange(const sli_machine *machine, int replicas, sli_lay
     return SL_OK;
 }
 
+/* What a layout's modules and links take. */
+typedef struct layout_times {
+    sl_module_profile *modules;
+    sl_link_cost *links; /* [pipeline ranks][pipeline ranks] */
+} layout_times;
+
+static sl_status allocate_times(const machine_search *search, const sl_plan *plan,
+                                layout_times *out)
+{
+    size_t ranks = (size_t)plan->options.pipeline_ranks;
+    out->modules = calloc((size_t)sl_module_child_count(search->model), sizeof *out->modules);
+    out->links = calloc(ranks * ranks, sizeof *out->links);
+    return out->modules && out->links ? SL_OK : sli_no_memory(NULL, "the times of a layout");
+}
+
+static void free_times(layout_times *times)
+{
+    free(times->modules);
+    free(times->links);
+}
+
 static sl_status time_layout(const machine_search *search, const sli_candidate *candidate,
-                             const sl_plan *plan, sl_module_profile *times, sli_layout_speed *speed)
+                             const sl_plan *plan, layout_times *out, sli_layout_speed *speed)
 {
     const sli_machine *machine = search->machine;
+    sl_module_profile *times = out->modules;
     int devices = count_devices(candidate);
     if (search->is_counted)
         return sli_count_operations(search->model,
@@ -139,6 +161,8 @@ static sl_status time_layout(const machine_search *search, const sli_candidate *
         for (int i = 0; i < sl_module_child_count(search->model); i++)
             scale_profile(&times[i], machine->one_rank_factor);
     SL_TRY(machine->time_update(machine->context, devices, &speed->update_per_byte));
+    if (machine->time_links)
+        machine->time_links(machine->context, plan, out->links);
     return candidate->replicas > 1 ? time_exchange(machine, candidate->replicas, speed) : SL_OK;
 }
 
@@ -147,22 +171,24 @@ static sl_status add_layout(machine_search *search, sli_search *results,
                             const sli_candidate *candidate, const sl_plan *plan, const int *balance)
 {
     static const int one_set_of_cores[SL_MAX_STAGES];
+    const sli_machine *machine = search->machine;
     sli_layout layout = sli_plan_layout_of(plan, search->model);
     const sl_module_profile *of_ranks[SL_MAX_STAGES];
-    sli_layout_speed speed = {.profiles = of_ranks,
-                              .cores = candidate->shares_cores ? one_set_of_cores : NULL};
-    sl_module_profile *times = calloc((size_t)sl_module_child_count(search->model), sizeof *times);
-    if (!times)
-        return sli_no_memory(NULL, "the plan of a layout");
-    for (int rank = 0; rank < SL_MAX_STAGES; rank++)
-        of_ranks[rank] = times;
-    layout.process_bytes = search->machine->process_bytes;
-    layout.activation_factor = search->machine->activation_factor;
+    layout_times times = {0};
     sl_status status;
-    SL_TRY_OR_FAIL(time_layout(search, candidate, plan, times, &speed));
+    SL_TRY_OR_FAIL(allocate_times(search, plan, &times));
+    sli_layout_speed speed = {.profiles = of_ranks,
+                              .links = times.links,
+                              .cores = candidate->shares_cores ? one_set_of_cores : NULL};
+    for (int rank = 0; rank < SL_MAX_STAGES; rank++)
+        of_ranks[rank] = times.modules;
+    layout.process_bytes = machine->has_own_memory ? 0 : machine->process_bytes;
+    layout.has_own_memory = machine->has_own_memory;
+    layout.activation_factor = machine->activation_factor;
+    SL_TRY_OR_FAIL(time_layout(search, candidate, plan, &times, &speed));
     status = sli_search_add(results, candidate, &layout, &speed, balance);
 fail:
-    free(times);
+    free_times(&times);
     return status;
 }
 
@@ -201,17 +227,16 @@ static sl_status consider_plan(machine_search *search, sli_search *results,
 static sl_status consider_candidate(void *context, sli_search *results,
                                     const sli_candidate *candidate)
 {
-    static const sl_train_launch threads;
     machine_search *search = context;
     char devices[SL_PLAN_DEVICES_BYTES];
     sl_train_options options;
     sl_plan *plan = NULL;
-    const sli_plan_inputs inputs = {.options = &options, .launch = &threads};
+    const sli_plan_inputs inputs = {.options = &options, .launch = &search->machine->launch};
     bool is_answered = search->is_counted && results->count > 0; /* something fits */
     if (is_answered || !make_options(search, candidate, &options))
         return SL_OK;
     sl_status status;
-    SL_TRY_OR_FAIL(name_devices(candidate, devices, &options));
+    SL_TRY_OR_FAIL(name_devices(search, candidate, devices, &options));
     SL_TRY_OR_FAIL(sli_plan_layout(&inputs, &plan));
     SL_TRY_OR_FAIL(sli_plan_check_head(plan, search->model));
     status = consider_plan(search, results, candidate, plan);
@@ -320,18 +345,17 @@ static void describe_parts(const sl_plan *plan, const sl_module_profile *head, s
 static sl_status describe_stages(const machine_search *search, const sli_found_layout *found,
                                  sl_found_plan *out)
 {
-    static const sl_train_launch threads;
-    const sli_plan_inputs inputs = {.options = &out->options, .launch = &threads};
+    const sli_plan_inputs inputs = {.options = &out->options, .launch = &search->machine->launch};
     int frozen = sli_module_frozen_count(search->model),
         modules = sl_module_child_count(search->model);
     sli_layout_speed unused = {0};
+    layout_times taken = {0};
     sl_plan *plan = NULL;
-    sl_module_profile *times = calloc((size_t)modules, sizeof *times);
-    if (!times)
-        return sli_no_memory(NULL, "the times of %d modules", modules);
     sl_status status;
     SL_TRY_OR_FAIL(sli_plan_layout(&inputs, &plan));
-    SL_TRY_OR_FAIL(time_layout(search, &found->candidate, plan, times, &unused));
+    SL_TRY_OR_FAIL(allocate_times(search, plan, &taken));
+    SL_TRY_OR_FAIL(time_layout(search, &found->candidate, plan, &taken, &unused));
+    const sl_module_profile *times = taken.modules;
     for (int s = 0, i = 0; s < found->stages; s++)
         for (int end = i + found->balance[s]; i < end; i++) {
             if (out->options.split_vocabulary && i + 1 == modules)
@@ -341,11 +365,16 @@ static sl_status describe_stages(const machine_search *search, const sli_found_l
             out->backward_weight[s] += i < frozen ? 0 : times[i].backward_weight;
             out->backward[s] += i < frozen ? 0 : times[i].backward;
         }
+    for (int s = 0; s + 1 < found->stages; s++)
+        out->links[s] =
+            taken
+                .links[plan->stage[s].rank * plan->options.pipeline_ranks + plan->stage[s + 1].rank]
+                .seconds;
     if (out->options.split_vocabulary)
         describe_parts(plan, &times[modules - 1], out);
 fail:
     sl_plan_destroy(&plan);
-    free(times);
+    free_times(&taken);
     return status;
 }
 
@@ -369,7 +398,7 @@ static sl_status describe_found(const machine_search *search, const sli_found_la
     sl_train_options *options = &out->options;
     *out = (sl_found_plan){.shares_cores = found->candidate.shares_cores};
     (void)make_options(search, &found->candidate, options); /* which could be made before */
-    SL_TRY(name_devices(&found->candidate, out->devices, options));
+    SL_TRY(name_devices(search, &found->candidate, out->devices, options));
     options->balance_kind = SL_BALANCE_EXPLICIT;
     options->balance_count = found->stages;
     memcpy(options->balance, found->balance, (size_t)found->stages * sizeof *found->balance);
@@ -420,6 +449,7 @@ static sl_status search_machine(const sl_plan_search_options *options, const sl_
     machine_search search = {.options = options, .run = run, .machine = machine};
     sli_search results = {.host_bytes = run->force ? 0 : machine->host_bytes,
                           .wanted = SL_PLANS_FOUND,
+                          .holder = machine->has_own_memory ? "device" : NULL,
                           .prefers_fewer_ranks = true, /* which pass no tensors on */
                           .found = found};
     *count = 0;
