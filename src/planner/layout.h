@@ -161,6 +161,8 @@ typedef struct sli_search {
     uint64_t host_bytes;      /* of each host; 0: memory is not checked */
     int wanted;               /* how many layouts are kept, of different shapes (replicas, pipeline
                                  ranks, schedule); 1 or more */
+    bool keeps_savers;        /* those of one shape whose checkpoints others write are kept as well:
+                                 with ZeRO and without, and in each place on the nodes */
     double most_seconds;      /* longer steps are not looked for; 0: any */
     const char *holder;       /* what a host is called; NULL: "host" */
     bool prefers_fewer_ranks; /* of layouts whose steps are equal; else more */
@@ -193,6 +195,9 @@ sl_status sli_search_refuse(const sli_search *search, const char *limit);
 
 /* Remembers a layout of which a host would need so many bytes, more than it has. */
 void sli_search_leave_out(sli_search *search, const sli_candidate *candidate, int64_t bytes);
+
+/* Whether they have the same replicas, pipeline ranks and schedule. */
+bool sli_have_one_shape(const sli_candidate *a, const sli_candidate *b);
 
 /* Whether a layout whose step takes at least so long could be among the best. */
 bool sli_search_may_keep(const sli_search *search, double seconds);

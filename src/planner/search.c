@@ -136,11 +136,17 @@ static bool is_better(const sli_search *search, const sli_found_layout *a,
     return search->prefers_fewer_ranks ? more < 0 : more > 0;
 }
 
-static bool have_one_shape(const sli_candidate *a, const sli_candidate *b)
+bool sli_have_one_shape(const sli_candidate *a, const sli_candidate *b)
 {
     bool is_one_schedule = a->schedule == b->schedule ||
                            (a->schedule && b->schedule && strcmp(a->schedule, b->schedule) == 0);
     return a->replicas == b->replicas && a->pipeline_ranks == b->pipeline_ranks && is_one_schedule;
+}
+
+static bool replaces(const sli_search *search, const sli_candidate *a, const sli_candidate *b)
+{
+    bool is_one_saver = a->zero == b->zero && a->near_replicas == b->near_replicas;
+    return sli_have_one_shape(a, b) && (is_one_saver || !search->keeps_savers);
 }
 
 /* Of each shape the best one is kept. */
@@ -148,7 +154,7 @@ static void keep_layout(sli_search *search, const sli_found_layout *layout)
 {
     int place = 0, last = 0;
     while (last < search->count &&
-           !have_one_shape(&search->found[last].candidate, &layout->candidate))
+           !replaces(search, &search->found[last].candidate, &layout->candidate))
         last++;
     if (last < search->count && !is_better(search, layout, &search->found[last]))
         return;

@@ -166,6 +166,38 @@ static void layout_whose_memory_cannot_be_planned_is_an_error(void **state)
     sl_schedule_destroy(&made.table);
 }
 
+/* Of one shape the fastest is kept, or with keeps_savers one with ZeRO and one without. */
+static void layouts_that_others_save_are_kept_apart(void **state)
+{
+    sli_candidate candidate = {.replicas = 2,
+                               .pipeline_ranks = 1,
+                               .schedule = "gpipe",
+                               .chunks = 4};
+    SCOPED(sl_module) *model = make_model(MODULES - 2);
+    machine m = {.model = model};
+    sl_module_profile modules[MODULES];
+    const sl_module_profile *of_ranks[LAYOUT_RANKS];
+    sli_layout_speed speed;
+    for (int i = 0; i < MODULES; i++)
+        m.row[i] = (sl_module_profile){1, 2, 1, 1, 0};
+    for (int keeps = 0; keeps < 2; keeps++) {
+        sli_found_layout found[3];
+        sli_search search = {.wanted = 3, .keeps_savers = keeps, .found = found};
+        for (int i = 0; i < 4; i++) {
+            made_layout made;
+            candidate.zero = i % 2;
+            make_layout(model, &candidate, ROWS, &made);
+            scale_times(&m, &made, modules, of_ranks, &speed);
+            speed.reduce.seconds = 4 - i; /* later ones are faster */
+            check_ok(sli_search_add(&search, &candidate, &made.layout, &speed, NULL));
+            sl_schedule_destroy(&made.table);
+        }
+        assert_int_equal(search.count, 1 + keeps);
+        assert_true(found[0].candidate.zero);
+        assert_true(!keeps || !found[1].candidate.zero);
+    }
+}
+
 /* Equal modules: replicas have no bubble, so they win unless their exchange takes longer than a
  * bubble does. */
 static void exchange_decides_between_replicas_and_a_pipeline(void **state)
@@ -217,6 +249,7 @@ int search_tests(void)
         cmocka_unit_test(best_layout_is_that_of_all_cuts_of_all_candidates),
         cmocka_unit_test(best_layout_of_a_frozen_model_is_that_of_all_cuts),
         cmocka_unit_test(layout_whose_memory_cannot_be_planned_is_an_error),
+        cmocka_unit_test(layouts_that_others_save_are_kept_apart),
         cmocka_unit_test(exchange_decides_between_replicas_and_a_pipeline),
         cmocka_unit_test(what_does_not_fit_is_not_found),
     };

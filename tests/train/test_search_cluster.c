@@ -102,6 +102,51 @@ static void one_stage_helps_where_messages_take_long(void **state)
     sl_cluster_plans_clear(&plans);
 }
 
+static sl_cluster_plan best_plan(const char *path, const sl_train_options *run, unsigned kept)
+{
+    const sl_plan_search_options options = {.run = run,
+                                            .kept = kept,
+                                            .batch_tokens = 16 * run->bptt,
+                                            .best_only = true};
+    sl_cluster_plans plans;
+    check_ok(sl_plan_search_cluster(&options, path, &plans));
+    sl_cluster_plan best = plans.plans[0];
+    best.balance = NULL;
+    sl_cluster_plans_clear(&plans);
+    return best;
+}
+
+static double kept_tokens_per_s(const sl_cluster_plan *plan)
+{
+    return plan->tokens_per_s * plan->failures.kept_fraction;
+}
+
+/* A node that writes the whole state takes longer than two that write half of it, which outweighs
+ * what ZeRO's broadcasts cost. */
+static void checkpoints_decide_between_layouts_of_one_shape(void **state)
+{
+    static const char cluster[] =
+        "{\"nodes\": [{\"count\": 2, \"devices\": 1, \"memory_bytes\": 2e9, \"flops_f32\": 1e9, "
+        "\"memory_bytes_per_s\": 1e12}], \"failures\": {\"mtbf_s\": 1e4, \"save_bytes_per_s\": "
+        "1e3}}";
+    const unsigned kept =
+        SL_KEEP_REPLICAS | SL_KEEP_PIPELINE_RANKS | SL_KEEP_SCHEDULE | SL_KEEP_CHUNKS;
+    const char *path = scratch_path(*state, "cluster.json");
+    sl_train_options run = options_of_model();
+    run.replicas = 2;
+    run.optimizer.kind = SL_OPTIMIZER_ADAMW;
+    write_file(path, cluster, strlen(cluster));
+    const sl_cluster_plan whole = best_plan(path, &run, kept | SL_KEEP_ZERO);
+    run.zero = true;
+    const sl_cluster_plan sharded = best_plan(path, &run, kept | SL_KEEP_ZERO);
+    run.zero = false;
+    assert_true(sharded.costs.seconds > whole.costs.seconds);
+    assert_true(kept_tokens_per_s(&sharded) > kept_tokens_per_s(&whole));
+    const sl_cluster_plan best = best_plan(path, &run, kept);
+    assert_true(best.zero);
+    assert_float_equal(kept_tokens_per_s(&best), kept_tokens_per_s(&sharded), 1e-9);
+}
+
 #define WITH_FILES(test) cmocka_unit_test_setup_teardown(test, scratch_create, scratch_remove)
 
 int search_cluster_tests(void)
@@ -110,6 +155,7 @@ int search_cluster_tests(void)
         WITH_FILES(links_help_an_exchange),
         WITH_FILES(memory_helps_where_the_fastest_layout_does_not_fit),
         WITH_FILES(one_stage_helps_where_messages_take_long),
+        WITH_FILES(checkpoints_decide_between_layouts_of_one_shape),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -216,8 +216,7 @@ typedef struct sl_cluster_plan {
 
 typedef struct sl_cluster_plans {
     sl_cluster_plan plans[SL_PLANS_FOUND]; /* those that train most tokens a day with failures, each
-                                              of another shape, which is there with its shortest
-                                              step */
+                                              of another shape */
     int count;
     sl_schedule *table;       /* of the first, as far as it is wanted; NULL: it is not */
     sl_simulation simulation; /* of it, in seconds: with jitter, of the slowest replica of the first
@@ -228,7 +227,7 @@ typedef struct sl_cluster_plans {
     int64_t layouts;   /* that were bounded */
     int64_t simulated; /* of these, with their tables: no other can be among the best */
     int64_t too_large; /* of these, left out for the size of their tables */
-    bool is_cut_off;   /* more shapes than were ordered could be among the best: those with the
+    bool is_cut_off;   /* more layouts than were ordered could be among the best: those with the
                           shortest steps were */
     uint64_t seed;     /* of what is drawn, jitter and failures: the run's */
     sl_plan_helps helps;

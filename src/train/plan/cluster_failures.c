@@ -21,14 +21,31 @@ static sli_failing_run make_run(sli_elastic_run *elastic, int nodes, double work
                              .context = elastic};
 }
 
+static sl_status find_failures(const sli_elastic_run *elastic, int nodes, sli_failures *out)
+{
+    double save_s;
+    SL_TRY(sli_cluster_time_save(elastic->job, elastic->devices, elastic->found, &save_s));
+    *out = sli_cluster_failures(elastic->cluster, nodes, save_s);
+    return SL_OK;
+}
+
+sl_status sli_failing_plan_bound(const sli_elastic_run *elastic, int nodes, double work_s,
+                                 double *seconds)
+{
+    sli_failures failures;
+    SL_TRY(find_failures(elastic, nodes, &failures));
+    double saves = failures.save_s > 0 ? ceil(work_s / failures.daly_interval_s) - 1 : 0;
+    *seconds = work_s + fmax(0, saves) * failures.save_s;
+    return SL_OK;
+}
+
 sl_status sli_failing_plan_simulate(sli_failing_plan *plan, int nodes, double work_s,
                                     sl_failure_plan *out)
 {
     const sli_elastic_run *elastic = &plan->elastic;
-    double save_s;
-    SL_TRY(sli_cluster_time_save(elastic->job, elastic->devices, elastic->found, &save_s));
-    const sli_failures failures = sli_cluster_failures(elastic->cluster, nodes, save_s);
     sli_simulated_runs *simulated = &plan->simulated;
+    sli_failures failures;
+    SL_TRY(find_failures(elastic, nodes, &failures));
     *out = (sl_failure_plan){.mtbf_s = failures.mtbf_s,
                              .save_s = failures.save_s,
                              .daly_interval_s = failures.daly_interval_s,

@@ -13,6 +13,11 @@ typedef struct sli_failing_plan {
     sli_simulated_runs simulated;
 } sli_failing_plan;
 
+/* What a run on so many nodes takes at least, whose steps take `work_s`: with its checkpoints, as
+ * if no node failed. */
+sl_status sli_failing_plan_bound(const sli_elastic_run *elastic, int nodes, double work_s,
+                                 double *seconds);
+
 /* Simulates the failures of `elastic` by `seed`, which are set: of a run on so many nodes, whose
  * steps take `work_s` without failures. To be cleared, after an error too. */
 sl_status sli_failing_plan_simulate(sli_failing_plan *plan, int nodes, double work_s,

@@ -16,12 +16,14 @@ enum { MOST_SEARCHED_AGAIN = 200000 }; /* layouts: of a million a second search 
 
 enum { DEFAULT_DAYS = 30 }; /* of a training without a number of tokens */
 
-/* For so many layouts, whose steps take at most so long; 0: as long as they do. */
+/* For so many layouts, whose steps take at most so long, and then by who saves them too; 0: as long
+ * as they do. */
 static sl_status begin_search(sli_ordered_search *s, int wanted, double most_seconds)
 {
     free(s->found);
     s->found = calloc((size_t)wanted, sizeof *s->found);
     s->results = (sli_search){.wanted = wanted,
+                              .keeps_savers = most_seconds > 0 && s->cluster.mtbf_s > 0,
                               .most_seconds = most_seconds,
                               .prefers_fewer_ranks = true,
                               .holder = "device",
@@ -77,12 +79,18 @@ static double kept_tokens_per_s(const sl_cluster_plan *plan)
     return plan->tokens_per_s * plan->failures.kept_fraction;
 }
 
+/* Of so many seconds of steps, or of as many as the training has. */
+static double find_work(const sli_ordered_search *s, double tokens_per_s)
+{
+    double tokens = s->options->tokens;
+    return tokens > 0 ? tokens / tokens_per_s : DEFAULT_DAYS * SL_DAY_SECONDS;
+}
+
 static sl_status simulate_failures(const sli_ordered_search *s, const sli_devices *devices,
                                    described_plan *described)
 {
     sl_cluster_plan *plan = &described->plan;
-    double tokens = s->options->tokens,
-           work_s = tokens > 0 ? tokens / plan->tokens_per_s : DEFAULT_DAYS * SL_DAY_SECONDS;
+    double work_s = find_work(s, plan->tokens_per_s);
     described->failing =
         (sli_failing_plan){.elastic = {&s->job, &s->cluster, devices, &s->found[described->place]},
                            .seed = s->run->seed};
@@ -107,6 +115,20 @@ static void insert_plan(described_plan *plans, int count)
     plans[i] = last;
 }
 
+/* Of two plans of one shape, the one that trains fewer tokens goes. */
+static void drop_shape(const sli_ordered_search *s, described_plan *plans, int *count)
+{
+    for (int i = 0; i < *count; i++)
+        for (int k = i + 1; k < *count; k++)
+            if (sli_have_one_shape(&s->found[plans[i].place].candidate,
+                                   &s->found[plans[k].place].candidate)) {
+                free_described(&plans[k]);
+                memmove(&plans[k], &plans[k + 1], (size_t)(--*count - k) * sizeof *plans);
+                plans[*count] = (described_plan){0};
+                return;
+            }
+}
+
 /* The layouts that are found take at most so many times as long as their drawn steps. */
 static double find_jitter(const sli_ordered_search *s, const sli_devices *devices)
 {
@@ -119,6 +141,42 @@ static int count_wanted(const sli_ordered_search *s)
     return s->best_only ? 1 : SL_PLANS_FOUND;
 }
 
+/* What a layout trains at most, where no node fails: its drawn steps are not shorter than without
+ * jitter, and its checkpoints are written. */
+static sl_status bound_tokens(const sli_ordered_search *s, const sli_devices *devices,
+                              const sli_found_layout *found, double *tokens_per_s)
+{
+    const sli_candidate *candidate = &found->candidate;
+    int nodes = sli_devices_count_nodes(devices, candidate->replicas * candidate->pipeline_ranks);
+    double steps = step_tokens(s) * find_jitter(s, devices) / found->costs.seconds,
+           work_s = find_work(s, steps), seconds;
+    SL_TRY(sli_failing_plan_bound(&(sli_elastic_run){&s->job, &s->cluster, devices, found}, nodes,
+                                  work_s, &seconds));
+    *tokens_per_s = steps * work_s / seconds;
+    return SL_OK;
+}
+
+/* Adds it, cut anew, if it is among the best. */
+static sl_status pick_plan(sli_ordered_search *s, const sli_devices *devices, double flop,
+                           int place, described_plan plans[SL_PLANS_FOUND + 1], int *count)
+{
+    int wanted = count_wanted(s);
+    described_plan *next = &plans[*count];
+    double most;
+    SL_TRY(sli_cluster_recut(&s->job, &s->cluster, &s->found[place]));
+    SL_TRY(bound_tokens(s, devices, &s->found[place], &most));
+    if (*count == wanted && most <= kept_tokens_per_s(&plans[wanted - 1].plan))
+        return SL_OK;
+    next->place = place;
+    SL_TRY(describe_plan(s, devices, flop, &s->found[place], &next->plan));
+    SL_TRY(simulate_failures(s, devices, next));
+    insert_plan(plans, (*count)++);
+    drop_shape(s, plans, count);
+    if (*count > wanted)
+        free_described(&plans[--*count]);
+    return SL_OK;
+}
+
 /* Of those found, from the shortest step on, the ones that train most tokens with failures: what
  * cannot be among them, as its steps without failures train no more tokens, is not simulated.
  * *looks_at_all: all that were found could be among them. */
@@ -128,21 +186,12 @@ static sl_status pick_plans(sli_ordered_search *s, const sli_devices *devices, d
 {
     int wanted = count_wanted(s);
     *looks_at_all = true;
-    for (int i = 0; i < s->results.count; i++) {
-        described_plan *next = &plans[*count];
-        next->place = i;
+    for (int i = 0; i < s->results.count && *looks_at_all; i++) {
         double least_s = s->found[i].costs.seconds / find_jitter(s, devices);
-        if (*count == wanted &&
-            step_tokens(s) / least_s <= kept_tokens_per_s(&plans[wanted - 1].plan)) {
-            *looks_at_all = false;
-            return SL_OK;
-        }
-        SL_TRY(sli_cluster_recut(&s->job, &s->cluster, &s->found[i]));
-        SL_TRY(describe_plan(s, devices, flop, &s->found[i], &next->plan));
-        SL_TRY(simulate_failures(s, devices, next));
-        insert_plan(plans, (*count)++);
-        if (*count > wanted)
-            free_described(&plans[--*count]);
+        *looks_at_all = *count < wanted ||
+                        step_tokens(s) / least_s > kept_tokens_per_s(&plans[wanted - 1].plan);
+        if (*looks_at_all)
+            SL_TRY(pick_plan(s, devices, flop, i, plans, count));
     }
     return SL_OK;
 }
@@ -155,6 +204,18 @@ static sl_status search_all_that_matter(sli_ordered_search *s, const sli_devices
     sli_cluster_search counts;
     SL_TRY(begin_search(s, MOST_ORDERED, step_tokens(s) / least * find_jitter(s, devices)));
     return sli_search_cluster(&s->job, &s->cluster, &s->results, &counts);
+}
+
+/* Whether others than the five with the shortest steps may train more tokens a day: of other
+ * shapes, or with others that save them. */
+static bool may_be_others(const sli_ordered_search *s, const described_plan *plans, int count,
+                          bool looks_at_all)
+{
+    bool fails = s->cluster.mtbf_s > 0, has_replicas = false;
+    for (int i = 0; i < count; i++)
+        has_replicas |= plans[i].plan.replicas > 1;
+    return (fails && has_replicas) || ((fails || sli_cluster_has_jitter(&s->cluster)) &&
+                                       looks_at_all && s->results.count == SL_PLANS_FOUND);
 }
 
 /* The plans that train most tokens a day, of all layouts that could be among them. */
@@ -170,8 +231,7 @@ static sl_status order_plans(sli_ordered_search *s, const sli_devices *devices,
     SL_TRY(pick_plans(s, devices, flop, plans, count, &looks_at_all));
     for (int i = 0; i < *count && kept_tokens_per_s(&plans[i].plan) > 0; i++)
         least = kept_tokens_per_s(&plans[i].plan);
-    bool may_others = s->cluster.mtbf_s > 0 || sli_cluster_has_jitter(&s->cluster);
-    may_others = may_others && looks_at_all && s->results.count == SL_PLANS_FOUND && least > 0;
+    bool may_others = least > 0 && may_be_others(s, plans, *count, looks_at_all);
     out->is_cut_off = may_others && out->layouts > MOST_SEARCHED_AGAIN;
     if (may_others && !out->is_cut_off) {
         SL_TRY(search_all_that_matter(s, devices, least));
