@@ -178,7 +178,7 @@ bool sli_cluster_has_jitter(const sli_cluster *cluster);
 /* What is planned on a cluster. All pointers are borrowed. */
 typedef struct sli_cluster_job {
     const sl_module *model;
-    sl_precision precision;
+    sl_precision precision, comm_precision;
     sl_optimizer_options optimizer;
     int64_t row_tokens;
     int64_t eval_rows;      /* of an evaluation's batch; 0: none is evaluated */

@@ -249,5 +249,7 @@ sl_status sli_cluster_search_grid(sli_cluster_searcher *search, const sli_candid
                          .jitter = sli_cluster_search_jitter(search, wanted.replicas *
                                                                          wanted.pipeline_ranks)};
     sli_devices_exchange(&search->devices, &wanted, &costs->reduce, &costs->gather);
+    if (search->job->comm_precision == SL_PRECISION_BF16)
+        costs->reduce.seconds_per_byte /= 2;
     return SL_OK;
 }

@@ -174,8 +174,8 @@ static void good_run_is_told_nothing(void **state)
     assert_float_equal(own.costs.pipeline, 30, 1e-9);
 }
 
-/* Its stages' times are without the last layer, or those of slices. */
-static void run_with_a_split_vocabulary_or_slices_is_not_planned_by_its_times(void **state)
+/* Its stages' times are without the last layer. */
+static void run_with_a_split_vocabulary_is_not_planned_by_its_times(void **state)
 {
     sl_train_options run = unbalanced_run();
     const sl_run_measures measures = measures_of(0);
@@ -183,10 +183,20 @@ static void run_with_a_split_vocabulary_or_slices_is_not_planned_by_its_times(vo
     run.split_vocabulary = true;
     check_error(sl_plan_find_changes(&run, &measures, 0, &own, changes, &count), SL_ERR_UNSUPPORTED,
                 "split_vocabulary cannot be planned by what it measured");
-    run.split_vocabulary = false;
+}
+
+/* The times of a micro-batch are those of its slices together. The first stage goes forward until
+ * 16, the second one half a second longer, and from there on backward in halves: 16.5 + 1 + 32. */
+static void slices_are_kept(void **state)
+{
+    sl_train_options run = unbalanced_run();
+    sl_run_measures measures = measures_of(0);
     run.slices = 2;
-    check_error(sl_plan_find_changes(&run, &measures, 0, &own, changes, &count), SL_ERR_UNSUPPORTED,
-                "a run with slices cannot be planned by what it measured");
+    measures.step_seconds = 50.5;
+    find(&run, measures, 0);
+    assert_float_equal(own.costs.pipeline, 49.5, 1e-9);
+    assert_float_equal(own.forward[0], 4, 1e-9);
+    assert_int_equal(own.options.slices, 2);
 }
 
 /* A placement that was given has its number of stages; one rank has all of them. */
@@ -335,7 +345,8 @@ int changes_tests(void)
         cmocka_unit_test(frozen_modules_have_no_backward),
         cmocka_unit_test(frozen_modules_of_one_stage_have_no_backward),
         cmocka_unit_test(good_run_is_told_nothing),
-        cmocka_unit_test(run_with_a_split_vocabulary_or_slices_is_not_planned_by_its_times),
+        cmocka_unit_test(run_with_a_split_vocabulary_is_not_planned_by_its_times),
+        cmocka_unit_test(slices_are_kept),
         cmocka_unit_test(placement_is_kept_but_for_one_rank),
         cmocka_unit_test(search_by_measures_keeps_what_was_not_measured),
         cmocka_unit_test(processes_have_the_links_that_were_measured),

@@ -56,6 +56,11 @@ static void links_help_an_exchange(void **state)
                        costs->seconds / (costs->seconds - costs->exchange / 2), 1e-9);
     assert_float_equal(plans.helps.gain[SL_HELP_MEMORY], 1, 1e-12);
     assert_float_equal(plans.helps.gain[SL_HELP_FEWER], 0, 0);
+    double exchange = costs->exchange;
+    sl_cluster_plans_clear(&plans);
+    run.comm_precision = SL_PRECISION_BF16;
+    find_plans(scratch_path(*state, "cluster.json"), cluster, &run, &plans);
+    assert_float_equal(costs->exchange, exchange / 2, 1e-9);
     sl_cluster_plans_clear(&plans);
 }
 

@@ -66,6 +66,18 @@ static void best_plan_is_the_one_that_is_known(void **state)
     assert_int_equal(plans[0].options.recompute, SL_RECOMPUTE_NEVER);
     assert_float_equal(plans[0].costs.seconds, 18 * 8, 1e-9);
 
+    double exchange[2];
+    made.reduce_per_byte = 1e-6;
+    for (int is_bf16 = 0; is_bf16 < 2; is_bf16++) {
+        run.comm_precision = is_bf16 ? SL_PRECISION_BF16 : SL_PRECISION_F32;
+        search(&made, &run, 0, 0, plans);
+        exchange[is_bf16] = plans[0].costs.exchange;
+    }
+    assert_true(exchange[1] > 0);
+    assert_float_equal(exchange[0], 2 * exchange[1], 1e-9);
+    made.reduce_per_byte = 0;
+    run.comm_precision = SL_PRECISION_F32;
+
     made.reduce_seconds = 1000;
     search(&made, &run, 0, 0, plans);
     assert_int_equal(plans[0].options.replicas, 1);

@@ -266,10 +266,6 @@ static sl_status check_run(const sl_train_options *run, const sl_run_measures *m
         return sl_error(SL_ERR_UNSUPPORTED,
                         "a run with split_vocabulary cannot be planned by what it measured: its "
                         "stages' times are without the last layer");
-    if (run->slices > 1)
-        return sl_error(SL_ERR_UNSUPPORTED,
-                        "a run with slices cannot be planned by what it measured: its actions' "
-                        "times are those of slices");
     if (run->task)
         return sl_error(SL_ERR_UNSUPPORTED, "plans are searched for language models, not for a "
                                             "task's");

@@ -222,6 +222,7 @@ static sl_status search_cluster(sli_ordered_search *s, const char *path, sl_clus
         sli_cluster_check_profiles(&s->cluster, path, s->model, s->run->precision, s->run->bptt));
     s->job = (sli_cluster_job){.model = s->model,
                                .precision = s->run->precision,
+                               .comm_precision = s->run->comm_precision,
                                .optimizer = s->run->optimizer,
                                .row_tokens = s->run->bptt,
                                .eval_rows = s->run->eval_batch_size,

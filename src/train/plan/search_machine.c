@@ -117,11 +117,14 @@ static int count_devices(const sli_candidate *candidate)
     return candidate->replicas * (candidate->shares_cores ? 1 : candidate->pipeline_ranks);
 }
 
-static sl_status time_exchange(const sli_machine *machine, int replicas, sli_layout_speed *speed)
+/* Gradients in bf16 have half the bytes; a run with measures has exchanged its own. */
+static sl_status time_exchange(const machine_search *search, int replicas, sli_layout_speed *speed)
 {
+    const sli_machine *machine = search->machine;
     double links = machine->links_factor > 0 ? machine->links_factor : 1;
+    bool is_halved = search->run->comm_precision == SL_PRECISION_BF16 && !search->options->measures;
     SL_TRY(machine->time_exchange(machine->context, replicas, &speed->reduce, &speed->gather));
-    speed->reduce.seconds_per_byte /= links;
+    speed->reduce.seconds_per_byte /= is_halved ? 2 * links : links;
     speed->gather.seconds_per_byte /= links;
     return SL_OK;
 }
@@ -163,7 +166,7 @@ static sl_status time_layout(const machine_search *search, const sli_candidate *
     SL_TRY(machine->time_update(machine->context, devices, &speed->update_per_byte));
     if (machine->time_links)
         machine->time_links(machine->context, plan, out->links);
-    return candidate->replicas > 1 ? time_exchange(machine, candidate->replicas, speed) : SL_OK;
+    return candidate->replicas > 1 ? time_exchange(search, candidate->replicas, speed) : SL_OK;
 }
 
 /* `balance` NULL: by time. */
