@@ -7,6 +7,9 @@
  * before its first one. Weights' gradients can be computed meanwhile, where a schedule has them
  * apart.
  *
+ * The last tensor over a link has waited for all others, and its micro-batch has the whole way
+ * through all stages and back besides.
+ *
  * A rank holds all that goes forward before its first backward. Where that does not fit its memory,
  * the layout needs a slower recomputation.
  *
@@ -36,6 +39,7 @@ typedef struct bounded {
     /* [stages] what tensors take on their way to a stage's input, and gradients from it back to the
      * first stage that has any; NULL: no time */
     const double *there, *back;
+    double busiest; /* the longest that a tensor occupies a link */
 } bounded;
 
 static int stage_of(const bounded *b, int rank, int k)
@@ -74,6 +78,14 @@ static double find_turn(const bounded *b, int stage)
     const double *back = b->halves ? b->size->input : b->size->backward;
     double links = b->there ? b->there[top] + b->back[top] - b->back[stage] : 0;
     return links + b->grid->jitter * (b->size->forward[last] + sum_between(back, behind, last));
+}
+
+/* A micro-batch's way through all stages and back. */
+static double find_way(const bounded *b)
+{
+    int last = b->starts[b->stages], top = b->stages - 1;
+    const double *back = b->halves ? b->size->input : b->size->backward;
+    return b->there[top] + b->back[top] + b->grid->jitter * (b->size->forward[last] + back[last]);
 }
 
 /* Sums of a rank's stages. */
@@ -173,12 +185,19 @@ static double bound_exchange(const bounded *b, const rank_bound *bound, int rank
     return end;
 }
 
+/* The last tensor over the busiest link comes behind all others, and its micro-batch has a way
+ * through all stages and back besides. */
+static double bound_links(const bounded *b)
+{
+    return b->there ? (b->candidate->chunks - 1) * b->busiest + find_way(b) : 0;
+}
+
 /* All ranks end the table together; the exchange and the update are those of the slowest. */
 static sli_layout_bound bound_ranks(const bounded *b, int step)
 {
     const sli_candidate *candidate = b->candidate;
     bool hides = b->used.is_cuda;
-    double table = 0, late = 0, behind = 0, update = 0, bytes = 0;
+    double table = bound_links(b), late = 0, behind = 0, update = 0, bytes = 0;
     for (int rank = 0; rank < candidate->pipeline_ranks; rank += step) {
         rank_bound bound = bound_rank(b, rank);
         double sent = bound.all.bytes,
@@ -215,25 +234,29 @@ static sl_status find_hops(const sli_cluster_searcher *search, sli_grid_costs *g
     return SL_OK;
 }
 
-static double hop_seconds(const bounded *b, int stage)
+/* *busy: in which a tensor has the link to itself. */
+static double hop_seconds(const bounded *b, int stage, double *busy)
 {
     int ranks = b->candidate->pipeline_ranks, loop = stage / ranks, place = stage % ranks;
     const sl_link_cost *link = &b->grid->hops[place];
+    *busy = 0;
     if (b->is_v && place == ranks - 1)
         return 0;
     if (b->is_v && loop % 2 == 1)
         link = &b->grid->hops[ranks - 2 - place];
-    return link->seconds +
-           b->size->modules[b->starts[stage + 1] - 1].output_bytes * link->seconds_per_byte;
+    *busy = b->size->modules[b->starts[stage + 1] - 1].output_bytes * link->seconds_per_byte;
+    return link->seconds + *busy;
 }
 
-static void sum_hops(const bounded *b, double *there, double *back)
+/* *busiest: the link that tensors take longest. */
+static void sum_hops(const bounded *b, double *there, double *back, double *busiest)
 {
-    there[0] = back[0] = 0;
+    there[0] = back[0] = *busiest = 0;
     for (int s = 1; s < b->stages; s++) {
-        double hop = hop_seconds(b, s - 1);
+        double busy, hop = hop_seconds(b, s - 1, &busy);
         there[s] = there[s - 1] + hop;
         back[s] = back[s - 1] + (b->starts[s] > b->search->frozen ? hop : 0);
+        *busiest = fmax(*busiest, busy);
     }
 }
 
@@ -246,7 +269,7 @@ static sli_layout_bound bound_cut(const bounded *common, const int *balance, boo
     double there[SLI_MAX_PLANNED_STAGES], back[SLI_MAX_PLANNED_STAGES];
     b.starts = balance + b.stages;
     if (is_whole && b.stages > 1) {
-        sum_hops(&b, there, back);
+        sum_hops(&b, there, back, &b.busiest);
         b.there = there;
         b.back = back;
     }

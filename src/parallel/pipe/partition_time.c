@@ -11,7 +11,7 @@
 /* If there are at most this many cuts, all are tried. */
 enum { MOST_CUTS = 1000 };
 
-enum { SUMS = 7 }; /* of a stage */
+enum { SUMS = 8 }; /* of a stage */
 
 /* Stage s has modules cuts[s] ... cuts[s + 1] - 1. */
 typedef struct search {
@@ -20,8 +20,8 @@ typedef struct search {
     int *cuts, *trial;           /* [stages + 1] the best so far, and the one that is tried */
     int *balance;                /* [stages] of the trial */
     sl_stage_backward *backward; /* [stages] of the trial */
-    double *sums;   /* [7][stages] F, I, W and B of each stage of the trial, the time of its output
-                       to the next one, S and T */
+    double *sums;   /* [8][stages] F, I, W and B of each stage of the trial, the time of its output
+                       to the next one and of its bytes alone, S and T */
     double seconds; /* of the best; negative: there is none */
     double cost;    /* by which the best is found: `seconds`, and a little for shared cores */
 } search;
@@ -30,8 +30,8 @@ typedef struct search {
  * long for any cut. */
 static const double own_cores_weight = 1e-3;
 
-/* What the output of a stage takes to the next one. */
-static double link_seconds(const search *s, int stage)
+/* What the output of a stage takes to the next one; *busy: in which it has the link to itself. */
+static double link_seconds(const search *s, int stage, double *busy)
 {
     const int *placement = sl_schedule_placement(s->costs->table);
     int source = placement[stage], target = placement[stage + 1];
@@ -41,7 +41,8 @@ static double link_seconds(const search *s, int stage)
         &s->costs->links[source * sl_schedule_ranks(s->costs->table) + target];
     double bytes = s->costs->profiles[source][s->trial[stage + 1] - 1].output_bytes /
                    sl_schedule_slices(s->costs->table);
-    return link->seconds + bytes * link->seconds_per_byte;
+    *busy = bytes * link->seconds_per_byte;
+    return link->seconds + *busy;
 }
 
 /* The table as it runs with the trial's cut; *out is to be destroyed. */
@@ -82,15 +83,15 @@ static sl_status simulate_trial(search *s, const int *cores, sl_simulation *out)
     int frozen = s->costs->model ? sli_module_frozen_count(s->costs->model) : 0;
     const int *placement = sl_schedule_placement(s->costs->table);
     double *forward = s->sums, *input = forward + s->stages, *weight = input + s->stages,
-           *backward = weight + s->stages, *links = backward + s->stages,
-           *head_forward = links + s->stages, *head_backward = head_forward + s->stages;
+           *backward = weight + s->stages, *links = backward + s->stages, *busy = links + s->stages,
+           *head_forward = busy + s->stages, *head_backward = head_forward + s->stages;
     bool splits = s->costs->model && s->costs->head_blocks > 0;
     int slices = sl_schedule_slices(s->costs->table);
     memset(s->sums, 0, SUMS * (size_t)s->stages * sizeof *s->sums);
     if (splits)
         split_head(s, head_forward, head_backward);
     for (int stage = 0; stage + 1 < s->stages; stage++)
-        links[stage] = link_seconds(s, stage);
+        links[stage] = link_seconds(s, stage, &busy[stage]);
     for (int stage = 0; stage < s->stages; stage++)
         for (int i = s->trial[stage]; i < s->trial[stage + 1]; i++) {
             const sl_module_profile *module = &s->costs->profiles[placement[stage]][i];
@@ -113,6 +114,7 @@ static sl_status simulate_trial(search *s, const int *cores, sl_simulation *out)
                                                              .head_forward = head_forward,
                                                              .head_backward = head_backward,
                                                              .links = links,
+                                                             .busy = busy,
                                                              .cores = cores},
                                             out);
     sl_schedule_destroy(&table);

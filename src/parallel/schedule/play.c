@@ -11,7 +11,11 @@ typedef struct player {
     const sl_schedule *schedule;
     const sli_play_costs *costs;
     bool goes_backward;
-    double *result_end;   /* [results] by number; negative: not yet */
+    double *result_end;   /* [results] by number, when they leave; negative: not yet */
+    int *routes;          /* [2 * stages] of tensors from a stage to the next one, and of gradients
+                             from a stage back to the one before: the lowest number with the same
+                             two ranks; NULL: links are never busy */
+    double *taken;        /* [2 * stages] until when a route's link is occupied */
     double *free_at;      /* [ranks]: when the rank's last action ended */
     size_t *waits;        /* [ranks]: number of the result that the rank waits for, or NOTHING */
     int *runnable, count; /* stack of ranks that may go on */
@@ -75,6 +79,72 @@ bool sli_action_wait(const sl_schedule *schedule, sl_action action, int index, s
     return index == 0;
 }
 
+/* ---- Links --------------------------------------------------------------------------------- */
+
+/* The stage that the route's tensors go to; it may not exist. */
+static int route_target(const sl_schedule *schedule, int route)
+{
+    int stage = route % schedule->stages;
+    return route < schedule->stages ? stage + 1 : stage - 1;
+}
+
+/* `heads` [ranks] and `next` [2 * stages] are lists of each rank's routes to different ranks. */
+static void number_routes(player *p, int *heads, int *next)
+{
+    const sl_schedule *schedule = p->schedule;
+    const int *placement = schedule->placement;
+    for (int rank = 0; rank < schedule->ranks; rank++)
+        heads[rank] = -1;
+    for (int route = 0; route < 2 * schedule->stages; route++) {
+        int source = placement[route % schedule->stages], target = route_target(schedule, route);
+        p->routes[route] = route;
+        if (target < 0 || target >= schedule->stages)
+            continue;
+        int same = heads[source];
+        while (same >= 0 && placement[route_target(schedule, same)] != placement[target])
+            same = next[same];
+        if (same >= 0) {
+            p->routes[route] = same;
+            continue;
+        }
+        next[route] = heads[source];
+        heads[source] = route;
+    }
+}
+
+static sl_status open_routes(player *p)
+{
+    size_t routes = 2 * (size_t)p->schedule->stages, ranks = (size_t)p->schedule->ranks;
+    if (!p->costs->busy)
+        return SL_OK;
+    int *heads = calloc(ranks + routes, sizeof *heads);
+    p->routes = calloc(routes, sizeof *p->routes);
+    p->taken = calloc(routes, sizeof *p->taken);
+    bool has_room = heads && p->routes && p->taken;
+    if (has_room)
+        number_routes(p, heads, heads + ranks);
+    free(heads);
+    return has_room ? SL_OK : sli_no_memory("schedule", "the links of %d ranks", (int)ranks);
+}
+
+/* When the result of an action that has ended leaves: a rank's results come in the order of its
+ * row, and each takes the link to another rank for as long as it is busy. */
+static double find_departure(player *p, sl_action action, double end)
+{
+    const sl_schedule *schedule = p->schedule;
+    bool is_back = sli_action_is_backward(action.kind);
+    if (!p->routes || (!is_back && action.kind != SL_ACTION_FORWARD))
+        return end;
+    int route = action.stage + (is_back ? schedule->stages : 0),
+        target = route_target(schedule, route);
+    if (target < 0 || target >= schedule->stages ||
+        schedule->placement[target] == schedule->placement[action.stage])
+        return end;
+    double *taken = &p->taken[p->routes[route]], leaves = fmax(end, *taken);
+    *taken = leaves + p->costs->busy[is_back ? target : action.stage];
+    return leaves;
+}
+
 /* ---- Cells ------------------------------------------------------------------------------ */
 
 /* Moves *start to when the action's inputs are there. False: one does not exist yet, and the rank
@@ -124,7 +194,7 @@ static void give_result(player *p, sl_action action, double end)
     size_t result = sli_result_number(schedule, action);
     if (result == NOTHING)
         return;
-    p->result_end[result] = end;
+    p->result_end[result] = find_departure(p, action, end);
     int last = schedule->stages - 1;
     int target = action.kind == SL_ACTION_FORWARD        ? action.stage + 1
                  : action.kind == SL_ACTION_HEAD_FORWARD ? last
@@ -321,12 +391,15 @@ sl_status sli_schedule_play(const sl_schedule *schedule, const sli_play_costs *c
     *out = (sli_play){0};
     sl_status status;
     SL_TRY_OR_FAIL(allocate_play(schedule, &p, out));
+    SL_TRY_OR_FAIL(open_routes(&p));
     if (costs->cores)
         SL_TRY_OR_FAIL(play_on_shared_cores(&p, out));
     while (!costs->cores && p.count > 0)
         run_rank(&p, out, p.runnable[--p.count]);
 
 fail:
+    free(p.routes);
+    free(p.taken);
     free(p.result_end);
     free(p.free_at);
     free(p.runnable);

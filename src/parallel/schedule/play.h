@@ -13,6 +13,7 @@ typedef struct sli_play_costs {
                              backward, where the interpreter computes nothing in it */
     double link;          /* between an action's end and its result's arrival at another rank */
     const double *links;  /* [stages - 1] the same between stages s and s + 1; NULL: `link` */
+    const double *busy;   /* [stages - 1] as in sl_cost_model; NULL: links are never busy */
     const int *cores;     /* [ranks] as in sl_cost_model; NULL: every rank has its own */
 } sli_play_costs;
 

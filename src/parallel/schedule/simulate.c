@@ -22,6 +22,7 @@ static sl_status check_costs(const sl_schedule *schedule, const sl_cost_model *c
                                    costs->head_forward, costs->head_backward};
     bool valid = costs->link >= 0 && isfinite(costs->link) &&
                  is_valid(costs->links, (size_t)schedule->stages - 1) &&
+                 is_valid(costs->busy, (size_t)schedule->stages - 1) &&
                  is_valid(costs->seconds, schedule->count);
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         valid = valid && is_valid(lists[i], (size_t)schedule->stages);
@@ -122,6 +123,7 @@ static sl_status simulate_table(const sl_schedule *schedule, const sl_cost_model
                                 .skips_discarded = true,
                                 .link = costs->link,
                                 .links = costs->links,
+                                .busy = costs->busy,
                                 .cores = costs->cores};
     sli_play play;
     SL_TRY(allocate_simulation(schedule, out));
