@@ -1,20 +1,29 @@
 """Plans beside runs: how far a planned step and its memory are from what they take, and how good the choice is.
 
-    python3 bench/plan_accuracy.py DIR [--cells 20] [--models 5] [--runs 5] [--steps 20] [--seconds 5] [--seed 28]
+    python3 bench/plan_accuracy.py DIR [--cells 20] [--models 5] [--runs 5] [--steps 20] [--seconds 3]
+                                       [--profile-seconds 4] [--seed 28] [--record FILE]
 
 DIR is a text, such as WikiText-2. First draws cells, each by its number alone: a model, a layout with at most two ranks,
 a schedule, chunks, a precision. `sluice plan` keeps all of it, and the run with its options gives the median step and
-the process's largest memory. A plan goes before each run, since a shared machine's speed changes: what is planned and
-what is measured are the medians of such pairs. Every fourth cell is of two hosts, network namespaces of this machine
-with a link of 1 Gbit/s and a core each: planned by a cluster file of `sluice profile`, of one core while both work, and
-`sluice profile --links`. Without root, mpirun or namespaces these cells are left out. Errors are given of both places.
+the process's largest memory. Plans and runs take turns, --runs of each, every plan with a profile of its own before the
+run with its options, since a shared machine's speed changes: compared are the median of the planned steps and the median
+of the runs' medians, so that what the machine loses between one plan and one run is not counted as the plan's error, and
+what a profile always gets wrong is. The range of the planned steps stands beside them. Every fourth cell is of two
+hosts, network namespaces of this machine with a link of 1 Gbit/s and a core each: planned by a cluster file of
+`sluice profile`, of one core while both work, and `sluice profile --links`. A pipeline of one micro-batch keeps one host
+busy at a time, which then has the machine's memory to itself: it is planned by a profile of one core alone. Without
+root, mpirun or namespaces these cells are left out. Errors are given of both places.
 
 Then, for some models, everything is left to the plan, and its choice is run beside all layouts with at most two ranks,
-chunks of 1, 2, 4 and 8, gpipe, 1f1b and zb-h1, cut by `auto`: one run of each in turn, then the other runs in turn of
-the choice and of those whose first was at most 10% longer than the shortest. Every step is the median of several runs'
-medians; a run has as many steps as fit into --seconds, 8 at least, --steps at most, and its first two do not count.
---cells 0 or --models 0 leaves that half out; the other half draws the same. Other work on the machine
-makes both worthless. Writes tables for bench/repeat.py --runs 1 --figures.
+chunks of 1, 2, 4 and 8, gpipe, 1f1b and zb-h1, cut by `auto`: one short run of each first, then --runs runs in turn of
+the choice and of those whose first was at most 15% longer than the shortest. A choice that is one of these layouts, of
+one stage, is that one. A run has as many steps as fit into --seconds, 8 at least, --steps at most, and its first two do
+not count.
+
+--cells 5-9 measures cells 5 to 9 alone, --cells 10 the first ten, --cells 0 none; so does --models. With --record each
+result is appended to FILE as a line of JSON, and what FILE has already is not measured again: the tables at the end are
+of all that it has, so that a bench can be run in parts. Other work on the machine makes both halves worthless. Writes
+tables for bench/repeat.py --runs 1 --figures.
 """
 import argparse
 import json
@@ -35,7 +44,7 @@ BPTT, ROWS = 64, 16  # of a step
 WARM_UP, FEWEST = 2, 8  # steps of a run that do not count, and that it has at least
 VALIDATION = ["--epochs", "1", "--eval-batch-size", "2"]  # one at the end: no copy of the best parameters
 HOSTS_EVERY = 4  # cells
-NEAR = 1.1  # a first run this much longer than the shortest rules a layout out
+NEAR = 1.15  # a first run this much longer than the shortest rules a layout out
 
 
 def draw_model(draw):
@@ -59,10 +68,13 @@ class Bench:
         return ["--data", self.args.data, *model, "--bptt", str(BPTT), "--optimizer", "adamw", *VALIDATION, "--precision",
                 precision]
 
+    def profile_words(self):
+        return ["--profile-seconds", str(self.args.profile_seconds)]
+
     def plan(self, common, *kept):
         """The best plan."""
-        output = subprocess.run([self.program, "plan", *common, *kept, "--batch-tokens", str(BPTT * ROWS), "--json"],
-                                stdout=subprocess.PIPE, check=True).stdout
+        output = subprocess.run([self.program, "plan", *common, *kept, "--batch-tokens", str(BPTT * ROWS),
+                                 *self.profile_words(), "--json"], stdout=subprocess.PIPE, check=True).stdout
         return json.loads(output)["plans"][0]
 
     def steps(self, step_ms):
@@ -70,7 +82,7 @@ class Bench:
         return max(FEWEST, min(self.args.steps, int(1000 * self.args.seconds / step_ms)))
 
     def plan_cell(self, model, precision, layout):
-        return self.plan(self.common(model, precision), *layout)
+        return self.plan(self.common(model, precision), *layout_words(*layout))
 
     def train_words(self, words, steps, log):
         return [self.program, "train", *words, "--max-batches", str(steps), "--eval-max-batches", "1", "--quiet", "--log-json",
@@ -127,11 +139,14 @@ class TwoHosts(Bench):
             raise SystemExit(f"failed on two hosts: {' '.join(map(str, command))}")
         return output
 
-    def describe(self, model, precision):
-        """The cluster file of the two hosts, and the words of the model."""
+    def describe(self, model, precision, takes_turns):
+        """The cluster file of the two hosts, and the words of the model. `takes_turns`: never both hosts compute at the
+        same time, so that one core has the machine's memory to itself."""
         words = [*model, "--ntokens", str(self.ntokens), "--bptt", str(BPTT), "--optimizer", "adamw", "--precision", precision]
-        output = subprocess.run([self.program, "profile", *words, "--devices", "cpu:0,cpu:1"], stdout=subprocess.PIPE,
-                                check=True).stdout
+        one_core = ["taskset", "-c", str(min(os.sched_getaffinity(0)))]
+        output = subprocess.run([*(one_core if takes_turns else []), self.program, "profile", *words, "--devices",
+                                 "cpu:0" if takes_turns else "cpu:0,cpu:1", *self.profile_words()],
+                                stdout=subprocess.PIPE, check=True).stdout
         node, = json.loads(output)["nodes"]
         self.reserved = node["reserved_bytes"]
         path = f"{self.folder}/cluster.json"
@@ -140,8 +155,9 @@ class TwoHosts(Bench):
         return path, words
 
     def plan_cell(self, model, precision, layout):
-        path, words = self.describe(model, precision)
-        output = subprocess.run([self.program, "plan", *words, *VALIDATION, "--cluster", path, *layout,
+        _, ranks, _, chunks = layout
+        path, words = self.describe(model, precision, ranks == 2 and chunks == 1)
+        output = subprocess.run([self.program, "plan", *words, *VALIDATION, "--cluster", path, *layout_words(*layout),
                                  "--batch-tokens", str(BPTT * ROWS), "--json"], stdout=subprocess.PIPE, check=True).stdout
         plan = json.loads(output)["plans"][0]
         return dict(plan, memory_bytes=plan["memory_bytes"] + self.reserved)
@@ -164,15 +180,53 @@ def draw_cell(seed, number, layouts):
     return model, [*layout, draw.choice(CHUNKS)], draw.choice(["f32", "f32", "bf16"])
 
 
-def measure_cell(place, model, layout, precision):
-    """(planned, measured) step in ms and memory in bytes, medians of pairs of a plan and a run with its options."""
+class Record:
+    """What is measured, by its name: a list that is kept in a file, if there is one."""
+
+    def __init__(self, path):
+        self.path, self.entries = path, {}
+        if path and path.exists():
+            for line in path.read_text(encoding="utf-8").splitlines():
+                name, entry = json.loads(line)
+                self.entries[name] = entry
+
+    def add(self, name, measure):
+        """Measures what is not there yet."""
+        if name in self.entries:
+            return
+        self.entries[name] = measure()
+        print(name, json.dumps(self.entries[name]), file=sys.stderr, flush=True)
+        if self.path:
+            with open(self.path, "a", encoding="utf-8") as file:
+                file.write(json.dumps([name, self.entries[name]]) + "\n")
+
+    def starting_with(self, kind):
+        return [entry for name, entry in sorted(self.entries.items(), key=lambda item: int(item[0].split()[1]))
+                if name.startswith(kind)]
+
+
+# ---- Cells ----------------------------------------------------------------------------------------
+
+
+def measure_cell(place, where, model, layout, precision):
     pairs = []
     for _ in range(place.args.runs):
-        plan = place.plan_cell(model, precision, layout_words(*layout))
+        plan = place.plan_cell(model, precision, layout)
         pairs.append((plan["step_ms"], plan["memory_bytes"],
                       *place.run_once([*place.common(model, precision), *plan["options"]], place.steps(plan["step_ms"]))))
-    planned_ms, planned_bytes, ms, measured_bytes = (statistics.median(values) for values in zip(*pairs))
-    return (planned_ms, ms), (planned_bytes, measured_bytes)
+    planned, planned_bytes, measured, measured_bytes = zip(*pairs)
+    return {"where": where, "model": " ".join(model), "layout": layout, "precision": precision, "planned_ms": planned,
+            "planned_bytes": planned_bytes, "measured_ms": measured, "measured_bytes": measured_bytes}
+
+
+def measure_cells(bench, hosts, numbers, record):
+    """`hosts`: TwoHosts, or None."""
+    for number in numbers:
+        is_of_hosts = number % HOSTS_EVERY == HOSTS_EVERY - 1
+        place, where, layouts = (hosts, "two hosts", LAYOUTS[1:]) if is_of_hosts else (bench, "this machine", LAYOUTS)
+        if place:
+            model, layout, precision = draw_cell(bench.args.seed, number, layouts)
+            record.add(f"cell {number} of {bench.args.seed}", lambda: measure_cell(place, where, model, layout, precision))
 
 
 def print_errors(errors):
@@ -183,25 +237,25 @@ def print_errors(errors):
         print(f"| {where} | {len(values)} | " + " | ".join(f"{statistics.mean(size):.1f}% | {max(size):.1f}%" for size in sizes) + " |")
 
 
-def compare_cells(bench, hosts):
-    """`hosts`: TwoHosts, or None."""
-    print("| where | model | layout | precision | planned ms | measured ms | error | planned MiB | measured MiB | error |\n"
-          "|---|---|---|---|---|---|---|---|---|---|")
+def print_cells(cells):
+    print("| where | model | layout | precision | planned ms | from | to | measured ms | error | planned MiB | measured MiB | error |\n"
+          "|---|---|---|---|---|---|---|---|---|---|---|---|")
     errors = {}
-    for cell in range(bench.args.cells):
-        is_of_hosts = cell % HOSTS_EVERY == HOSTS_EVERY - 1
-        place, where, layouts = (hosts, "two hosts", LAYOUTS[1:]) if is_of_hosts else (bench, "this machine", LAYOUTS)
-        if not place:
-            continue
-        model, layout, precision = draw_cell(bench.args.seed, cell, layouts)
-        (planned_ms, ms), (planned_bytes, measured_bytes) = measure_cell(place, model, layout, precision)
-        of_step, of_memory = planned_ms / ms - 1, planned_bytes / measured_bytes - 1
-        errors.setdefault(where, []).append((of_step, of_memory))
-        replicas, ranks, schedule, chunks = layout
-        print(f"| {where} | {' '.join(model)} | {replicas} x {ranks} {schedule}, {chunks} | {precision} | {planned_ms:.1f} | {ms:.1f} | "
-              f"{100 * of_step:+.1f}% | {planned_bytes / 2**20:.0f} | {measured_bytes / 2**20:.0f} | {100 * of_memory:+.1f}% |",
-              flush=True)
+    for cell in cells:
+        planned, measured = cell["planned_ms"], cell["measured_ms"]
+        planned_bytes, measured_bytes = (statistics.median(cell[name]) for name in ("planned_bytes", "measured_bytes"))
+        of_step = statistics.median(planned) / statistics.median(measured) - 1
+        of_memory = planned_bytes / measured_bytes - 1
+        for where in (cell["where"], "all"):
+            errors.setdefault(where, []).append((of_step, of_memory))
+        replicas, ranks, schedule, chunks = cell["layout"]
+        print(f"| {cell['where']} | {cell['model']} | {replicas} x {ranks} {schedule}, {chunks} | {cell['precision']} | "
+              f"{statistics.median(planned):.1f} | {min(planned):.1f} | {max(planned):.1f} | {statistics.median(measured):.1f} | "
+              f"{100 * of_step:+.1f}% | {planned_bytes / 2**20:.0f} | {measured_bytes / 2**20:.0f} | {100 * of_memory:+.1f}% |")
     print_errors(errors)
+
+
+# ---- Choices --------------------------------------------------------------------------------------
 
 
 def all_layouts():
@@ -212,54 +266,89 @@ def all_layouts():
             for replicas, ranks, schedule in LAYOUTS for chunks in CHUNKS}
 
 
-def run_near_best(bench, common, chosen):
-    """{name: median step in ms} of the choice and of the layouts that may be the best, all runs in turn."""
-    words = {"chosen": chosen["options"], **all_layouts()}
-    steps = bench.steps(chosen["step_ms"])
-    found = {}
-    for turn in range(bench.args.runs):
-        for name in list(found or words):
-            found.setdefault(name, []).append(bench.run_once([*common, *words[name]], steps)[0])
-        if turn == 0:
-            limit = NEAR * min(times[0] for times in found.values())
-            shortest = min((name for name in found if name != "chosen"), key=found.get)
-            found = {name: times for name, times in found.items() if times[0] <= limit or name in ("chosen", shortest)}
-    return {name: statistics.median(times) for name, times in found.items()}
+def pairs_of(words):
+    return {words[i]: words[i + 1] for i in range(len(words) - 1) if words[i].startswith("--")}
 
 
-def compare_choices(bench, draw):
-    print("\n| model | chosen | its step, ms | the best of all, ms | which | chosen, of the best |\n|---|---|---|---|---|---|")
-    for _ in range(bench.args.models):
-        model = draw_model(draw)
-        common = bench.common(model, "f32")
-        chosen = bench.plan(common)
-        steps = run_near_best(bench, common, chosen)
-        ms = steps.pop("chosen")
-        best = min(steps, key=steps.get)
-        print(f"| {' '.join(model)} | {' '.join(chosen['options'])} | {ms:.1f} | {steps[best]:.1f} | {best} | "
-              f"{ms / steps[best]:.3f} |", flush=True)
+def find_same(chosen, words):
+    """The layout of one stage that the choice is, or a name of its own."""
+    for name, options in words.items():
+        one, other = pairs_of(chosen), pairs_of(options)
+        same = ("--dp", "--pp", "--chunks", "--recompute", "--shards", "--batch-size")
+        if one["--pp"] == "1" and "--zero" not in chosen and all(one[key] == other[key] for key in same):
+            return name
+    return "chosen"
+
+
+def measure_choice(bench, model):
+    common = bench.common(model, "f32")
+    plan = bench.plan(common)
+    words = all_layouts()
+    chosen = find_same(plan["options"], words)
+    words.setdefault(chosen, plan["options"])
+    first = {name: bench.run_once([*common, *options], FEWEST)[0] for name, options in words.items()}
+    shortest = min((name for name in first if name != "chosen"), key=first.get)
+    near = [name for name, ms in first.items() if ms <= NEAR * min(first.values()) or name in (chosen, shortest)]
+    found = {name: [] for name in near}
+    for _ in range(bench.args.runs):
+        for name in near:
+            found[name].append(bench.run_once([*common, *words[name]], bench.steps(plan["step_ms"]))[0])
+    steps = {name: statistics.median(times) for name, times in found.items()}
+    best = min((name for name in steps if name != "chosen"), key=steps.get)
+    return {"model": " ".join(model), "options": " ".join(plan["options"]), "planned_ms": plan["step_ms"], "ms": steps[chosen],
+            "best_ms": steps[best], "best": best, "steps": steps}
+
+
+def print_choices(choices):
+    print("\n| model | chosen | planned ms | its step, ms | the best of all, ms | which | chosen, of the best |\n"
+          "|---|---|---|---|---|---|---|")
+    for choice in choices:
+        print(f"| {choice['model']} | {choice['options']} | {choice['planned_ms']:.1f} | {choice['ms']:.1f} | {choice['best_ms']:.1f} | "
+              f"{choice['best']} | {choice['ms'] / choice['best_ms']:.3f} |")
+
+
+# ---- All ------------------------------------------------------------------------------------------
+
+
+def numbers_of(text):
+    """'5-9': 5 ... 9; '10': 0 ... 9."""
+    first, dash, last = text.partition("-")
+    return range(int(first), int(last) + 1) if dash else range(int(first))
+
+
+def measure_on_hosts(bench, numbers, record):
+    reason = network.missing()
+    if reason:
+        print(f"cells of two hosts are left out: {reason}\n")
+        measure_cells(bench, None, numbers, record)
+        return
+    with tempfile.TemporaryDirectory(prefix="sluice-plans-") as folder, network.Network(2, folder) as net:
+        net.limit("1gbit")
+        measure_cells(bench, TwoHosts(bench.args, net, folder), numbers, record)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data")
     parser.add_argument("--build", default=Path(__file__).resolve().parent.parent / "build", type=Path)
-    for name, value in (("cells", 20), ("models", 5), ("runs", 5), ("steps", 20), ("seconds", 5), ("seed", 28)):
+    for name, value in (("cells", "20"), ("models", "5")):
+        parser.add_argument(f"--{name}", default=value, type=numbers_of)
+    for name, value in (("runs", 5), ("steps", 20), ("seconds", 3), ("profile-seconds", 4), ("seed", 28)):
         parser.add_argument(f"--{name}", default=value, type=int)
+    parser.add_argument("--record", type=Path)
     args = parser.parse_args()
-    bench = Bench(args)
+    bench, record = Bench(args), Record(args.record)
     print(f"runs: {args.runs} runs of {FEWEST} to {args.steps} steps of {BPTT * ROWS} tokens, drawn with seed {args.seed}\n")
     if args.cells:
-        reason = network.missing()
-        if reason:
-            print(f"cells of two hosts are left out: {reason}\n")
-            compare_cells(bench, None)
-        else:
-            with tempfile.TemporaryDirectory(prefix="sluice-plans-") as folder, network.Network(2, folder) as net:
-                net.limit("1gbit")
-                compare_cells(bench, TwoHosts(args, net, folder))
-    if args.models:
-        compare_choices(bench, random.Random(f"models {args.seed}"))
+        measure_on_hosts(bench, args.cells, record)
+    draw = random.Random(f"models {args.seed}")
+    for number, model in enumerate([draw_model(draw) for _ in range(args.models.stop)]):
+        if number in args.models:
+            record.add(f"model {number} of {args.seed}", lambda: measure_choice(bench, model))
+    if cells := record.starting_with("cell "):
+        print_cells(cells)
+    if choices := record.starting_with("model "):
+        print_choices(choices)
 
 
 main()

@@ -9,7 +9,7 @@ typedef struct settings {
     sl_train_options run;
     const char *model;
     int64_t ntokens, batch_tokens;
-    double tokens;
+    double tokens, profile_seconds;
     const char *cluster, *from, *output, *svg, *csv, *what_if;
     bool json;
 } settings;
@@ -83,6 +83,10 @@ static const sl_option options[] = {
     {.name = "batch-tokens", .value = "N", .group = "Batches", FIELD(INT64, batch_tokens),
      RANGE(1, INT64_MAX), .optional = true,
      .help = "Tokens of a step, the same in all plans; without it those of --batch-size and --shards"},
+    {.name = "profile-seconds", .value = "S", .group = "Devices", FIELD(DOUBLE, profile_seconds),
+     .initial = "10",
+     .help = "Measure this machine again for a fifth of S seconds, and for up to S until what is measured "
+             "agrees to 3%; 0: once"},
     {.name = "from", .value = "LOG", .group = "Files", FIELD(TEXT, from),
      .help = "Plan for the run of this log (train --log-json) by what it has measured, without a profile, "
              "and say what to change in it"},
@@ -255,6 +259,7 @@ static sl_status search_by_profile(cli_line *line, settings *parsed, cli_plans *
 {
     const sl_plan_search_options search = {.run = &parsed->run,
                                            .kept = find_kept(line),
+                                           .profile_seconds = parsed->profile_seconds,
                                            .batch_tokens = parsed->batch_tokens};
     SL_TRY(find_model(line, parsed));
     return sl_plan_search(&search, found->plans, &found->count, &found->helps);
@@ -290,6 +295,9 @@ static sl_status run_plan(cli_line *line, void *settings_read)
     }
     if (parsed->cluster && has_log)
         cli_refuse("--cluster cannot be combined with --from");
+    if ((parsed->cluster || has_log) && cli_line_value(line, "profile-seconds"))
+        cli_refuse("--profile-seconds cannot be combined with --%s, with which nothing is profiled",
+                   has_log ? "from" : "cluster");
     if (parsed->what_if && (parsed->json || parsed->output))
         cli_refuse("--what-if cannot be combined with --%s: --csv writes its points",
                    parsed->json ? "json" : "output");

@@ -8,6 +8,7 @@ typedef struct settings {
     sl_train_options run;
     const char *model, *output;
     int64_t ntokens, device_memory;
+    double profile_seconds;
     int rack_nodes;
     bool links;
 } settings;
@@ -30,6 +31,10 @@ static const sl_option options[] = {
     {.name = "device-memory", .value = "BYTES", .group = "Devices", FIELD(INT64, device_memory),
      RANGE(1, INT64_MAX), .optional = true,
      .help = "Memory of a device; without it an equal part of the machine's. CUDA devices need it"},
+    {.name = "profile-seconds", .value = "S", .group = "Devices", FIELD(DOUBLE, profile_seconds),
+     .initial = "10",
+     .help = "Measure modules and update again for a fifth of S seconds, and for up to S until the rounds "
+             "agree to 3%; 0: once"},
     {.name = "links", .group = "Links", FIELD(FLAG, links),
      .help = "Measure the links between the processes of a job instead, as sluice launch or mpirun "
              "starts them"},
@@ -76,7 +81,8 @@ static sl_status profile_machine(cli_line *line, settings *parsed)
                    vocabulary);
     run->model.ntokens = run->init ? 0 : parsed->ntokens;
     SL_TRY(cli_saved_model_apply_sizes(line, run));
-    SL_TRY(sl_profile_machine(run, parsed->device_memory > 0 ? parsed->device_memory : 0, &text));
+    SL_TRY(sl_profile_machine(run, parsed->device_memory > 0 ? parsed->device_memory : 0,
+                              parsed->profile_seconds, &text));
     sl_status status = show(parsed, text);
     free(text);
     return status;

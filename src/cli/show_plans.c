@@ -101,10 +101,11 @@ static json_t *describe_plan(const sl_found_plan *plan)
     for (int w = 0; w < words.count; w++)
         append(&texts, json_string(words.words[w]));
     clear_words(&words);
-    return json_pack("{s:f, s:f, s:I, s:f, s:o*, s:o}", "step_ms", 1e3 * plan->costs.seconds,
+    return json_pack("{s:f, s:f, s:I, s:f, s:o*, s:o*, s:o}", "step_ms", 1e3 * plan->costs.seconds,
                      "tokens_per_s", plan->tokens_per_s, "memory_bytes",
                      (json_int_t)plan->memory_bytes, "bubble", plan->costs.bubble, "mfu",
-                     plan->mfu > 0 ? json_real(plan->mfu) : NULL, "options", texts);
+                     plan->mfu > 0 ? json_real(plan->mfu) : NULL, "spread",
+                     plan->spread >= 0 ? json_real(plan->spread) : NULL, "options", texts);
 }
 
 /* The line of a log's run is not known. */
@@ -275,6 +276,9 @@ sl_status cli_plans_print(const cli_plans *found)
         print_row(&found->plans[i], has_mfu);
     if (found->own)
         print_changes(found);
+    if (found->plans[0].spread >= 0)
+        printf("\nThe times of the first one's modules vary by %.1f%% between rounds.\n",
+               100 * found->plans[0].spread);
     printf("\nThe options of the first:\n ");
     list_words(&found->plans[0].options, &words);
     for (int w = 0; w < words.count; w++) {

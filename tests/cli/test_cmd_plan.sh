@@ -14,9 +14,9 @@ plans = json.load(open("out"))["plans"]
 print(eval(sys.argv[1]))' "$1"
 }
 
-"$program" plan "${run[@]}" --batch-tokens 128 --json >out 2>err || fail "--json: status $?"
+"$program" plan "${run[@]}" --batch-tokens 128 --profile-seconds 0.01 --json >out 2>err || fail "--json: status $?"
 [ ! -s err ] || fail "--json: words on standard error"
-[ "$(query 'all(set(p) == {"step_ms", "tokens_per_s", "memory_bytes", "bubble", "mfu", "options"} and 0 < p["mfu"] < 2 for p in plans)')" = True ] ||
+[ "$(query 'all(set(p) == {"step_ms", "tokens_per_s", "memory_bytes", "bubble", "mfu", "spread", "options"} and 0 < p["mfu"] < 2 and p["spread"] >= 0 for p in plans)')" = True ] ||
     fail "--json: other members"
 [ "$(query 'plans == sorted(plans, key=lambda p: p["step_ms"]) and 0 < len(plans) <= 5')" = True ] || fail "--json: another order"
 [ "$(query 'all(abs(p["step_ms"] * p["tokens_per_s"] / 128e3 - 1) < 1e-6 for p in plans)')" = True ] ||
@@ -51,15 +51,15 @@ assert status == 0 and 0.8 < plan["memory_bytes"] / (1024 * usage.ru_maxrss) < 1
 END
 
 # What is given is kept, also where the data are not there; a preset's layout is not.
-"$program" plan "${model[@]}" --ntokens 50 --dp 1 --pp 1 --recompute always --batch-size 6 --json >out 2>err || fail "kept: status $?"
-[ "$(query 'len(plans)')" = 1 ] || fail "kept: other plans"
+"$program" plan "${model[@]}" --ntokens 50 --dp 1 --pp 1 --recompute always --batch-size 6 --json --profile-seconds 0 >out 2>err || fail "kept: status $?"
+[ "$(query 'len(plans) == 1 and "spread" not in plans[0]')" = True ] || fail "kept: other plans, or several rounds"
 [ "$(query '" ".join(plans[0]["options"]).split("--chunks")[0]')" = "--dp 1 --pp 1 --schedule gpipe " ] || fail "kept: another layout"
 [ "$(query '" ".join(plans[0]["options"]).split("--recompute ")[1]')" = "always --balance 5 --shards 1 --batch-size 6" ] ||
     fail "kept: other options"
-"$program" plan --preset ddp-pipeline "${model[@]}" --ntokens 50 --json >out 2>err || fail "preset: status $?"
+"$program" plan --preset ddp-pipeline "${model[@]}" --ntokens 50 --json --profile-seconds 0 >out 2>err || fail "preset: status $?"
 [ "$(query '["--dp", "1", "--pp", "1"] in [p["options"][:4] for p in plans]')" = True ] || fail "preset: its layout is kept"
 
-"$program" plan "${model[@]}" --ntokens 50 --batch-tokens 64 --pp 2 --schedule gpipe --chunks 2 --recompute never --svg plan.svg >out 2>err ||
+"$program" plan "${model[@]}" --ntokens 50 --batch-tokens 64 --pp 2 --schedule gpipe --chunks 2 --recompute never --svg plan.svg --profile-seconds 0 >out 2>err ||
     fail "--svg: status $?"
 grep -q "^  0F1 0F0 ... 0B0 0B1$" out || grep -q "^  0F1 0F0 ... ... 0B0 0B1$" out || fail "--svg: no drawing of the pipeline"
 grep -qE "^  \\[#+[r.=+-]*\\]$" out || fail "--svg: no bar of a step"
@@ -68,24 +68,25 @@ python3 -c 'import xml.etree.ElementTree as tree
 titles = [title.text for title in tree.parse("plan.svg").iter("{http://www.w3.org/2000/svg}title")]
 assert any(title.startswith("compute: ") for title in titles), titles
 assert sum(title.startswith("stage 1, forward of micro-batch") for title in titles) == 2, titles' || fail "--svg: another picture"
-"$program" plan "${model[@]}" --ntokens 50 --batch-tokens 64 >out 2>err || fail "the table: status $?"
+"$program" plan "${model[@]}" --ntokens 50 --batch-tokens 64 --profile-seconds 0.01 >out 2>err || fail "the table: status $?"
 grep -q "^replicas x pipeline ranks *step ms *tokens/s *MFU *memory *bubble *exchange *update$" out || fail "the table: other columns"
 grep -q "^  --dp [0-9]* --pp [0-9]* .*--batch-size [0-9]*$" out || fail "the table: no options"
+grep -qE "^The times of the first one's modules vary by [0-9.]+% between rounds\.$" out || fail "the table: no word of how times vary"
 
 # Rows of JSON lines that are packed: the tokens are those of whole rows.
 for ((i = 0; i < 40; i++)); do echo "{\"input_ids\": [1, 2, 3, $((i % 7))]}"; done >rows.jsonl
-"$program" plan --data rows.jsonl --pack "${model[@]}" --seq-len 16 --batch-size 4 --dp 1 --pp 1 --json >out 2>err ||
+"$program" plan --data rows.jsonl --pack "${model[@]}" --seq-len 16 --batch-size 4 --dp 1 --pp 1 --json --profile-seconds 0 >out 2>err ||
     fail "--pack: status $?"
 [ "$(query 'abs(plans[0]["step_ms"] * plans[0]["tokens_per_s"] / 64e3 - 1) < 1e-6')" = True ] || fail "--pack: other tokens a step"
 
 # A long path stays whole.
 "$program" schedule --schedule gpipe --pp 2 --chunks 2 --recompute never --csv >table.csv
 path=$(printf './%.0s' {1..400})table.csv
-"$program" plan "${model[@]}" --ntokens 50 --batch-size 4 --schedule "$path" --json >out 2>err || fail "a table: status $?"
+"$program" plan "${model[@]}" --ntokens 50 --batch-size 4 --schedule "$path" --json --profile-seconds 0 >out 2>err || fail "a table: status $?"
 [ "$(query 'plans[0]["options"][plans[0]["options"].index("--schedule") + 1]')" = "$path" ] || fail "a table: another path"
 
 # A plan's file lays out a run, which shows what was planned beside what it took.
-"$program" plan "${run[@]}" --batch-tokens 128 --dp 1 --pp 2 --schedule 1f1b --chunks 4 -o saved.json >out 2>err || fail "-o: status $?"
+"$program" plan "${run[@]}" --batch-tokens 128 --dp 1 --pp 2 --schedule 1f1b --chunks 4 -o saved.json --profile-seconds 0 >out 2>err || fail "-o: status $?"
 grep -q "^1 x 2 1f1b" out || fail "-o: no table"
 "$program" train "${run[@]}" --plan saved.json --epochs 1 --max-batches 3 --log-json log --save-dir saved >out 2>err || fail "--plan: status $?"
 grep -qE "^A step took [0-9.]+ ms, the mean of all but the first; planned were [0-9.]+ ms \([+-][0-9.]+%\)$" out || fail "--plan: no line"
@@ -196,6 +197,8 @@ refused 1 "--svg and --output must be two files" "$program" plan --from good.jso
 refused 1 "good.jsonl is an input and must not be overwritten" "$program" plan --from good.jsonl --svg good.jsonl
 refused 2 "--emsize is the run's that --from names: leave it out" "$program" plan --from good.jsonl --emsize 32
 refused 2 "--batch-tokens is the run's that --from names" "$program" plan --from good.jsonl --batch-tokens 64
+refused 2 "--profile-seconds cannot be combined with --from" "$program" plan --from good.jsonl --profile-seconds 1
+refused 2 "--profile-seconds must be" "$program" plan "${model[@]}" --profile-seconds=-1
 refused 1 "none.jsonl: " "$program" plan --from none.jsonl
 refused 1 "good.jsonl is an input and must not be overwritten" "$program" plan --from good.jsonl -o good.jsonl
 refused 1 "plans.json: is no run log" "$program" plan --from plans.json

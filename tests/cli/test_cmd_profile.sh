@@ -4,13 +4,14 @@
 . "$(dirname "$0")/../support/script.sh"
 
 model=(--emsize 16 --nhid 16 --nlayers 3 --nhead 2 --ntokens 50 --seq-len 8)
-runs "$program" profile "${model[@]}" --devices cpu:0 --optimizer adamw -o node.json
+runs "$program" profile "${model[@]}" --devices cpu:0 --optimizer adamw --profile-seconds 0.01 -o node.json
 [ ! -s out ] && [ ! -s err ] || fail "-o: words"
 python3 -c 'import json
 [node] = json.load(open("node.json"))["nodes"]
 assert node["devices"] == 1 and node["device"] == "cpu" and node["count"] == 1, node
 assert node["memory_bytes"] > node["reserved_bytes"] > 0 and node["flops_f32"] > 1e6 and node["memory_bytes_per_s"] > 1e6, node
 assert all(a[0] < b[0] for a, b in zip(node["efficiency"], node["efficiency"][1:])), node["efficiency"]
+assert ", spread " in node["measured"], node
 profile = node["profile"]
 assert profile["precision"] == "f32" and profile["row_tokens"] == 8, profile
 assert [group["count"] for group in profile["modules"]] == [1, 3, 1], profile

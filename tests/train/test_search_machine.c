@@ -254,7 +254,7 @@ static void machine_is_measured_once_for_each_number_of_devices(void **state)
     sli_machine machine;
     sl_link_cost reduce[2], gather[2];
     double update[2];
-    check_ok(sli_machine_open(&run, 0, &machine));
+    check_ok(sli_machine_open(&run, 0, 0, &machine));
     for (int i = 0; i < 2; i++) {
         check_ok(machine.time_exchange(machine.context, 2, &reduce[i], &gather[i]));
         check_ok(machine.time_update(machine.context, 2, &update[i]));
@@ -262,6 +262,39 @@ static void machine_is_measured_once_for_each_number_of_devices(void **state)
     assert_memory_equal(&reduce[0], &reduce[1], sizeof *reduce);
     assert_memory_equal(&gather[0], &gather[1], sizeof *gather);
     assert_memory_equal(&update[0], &update[1], sizeof *update);
+    sli_machine_close(&machine);
+}
+
+/* As long as there is time for it, and what the search asks for in between. */
+static void machine_is_measured_again_while_there_is_time(void **state)
+{
+    sl_train_options run = options_of_model();
+    sli_machine machine;
+    sl_module_profile times[MODULES];
+    double update, spread;
+    bool is_measured;
+    check_ok(sli_machine_open(&run, 0, 0.2, &machine));
+    check_ok(machine.measure_again(machine.context, &is_measured));
+    assert_false(is_measured); /* there is nothing */
+    check_ok(machine.time_modules(machine.context, 1, 3, times));
+    check_ok(machine.time_update(machine.context, 1, &update));
+    assert_true(machine.find_spread(machine.context, 1, 3) < 0);
+    check_ok(machine.measure_again(machine.context, &is_measured));
+    assert_true(is_measured);
+    spread = machine.find_spread(machine.context, 1, 3);
+    assert_true(spread >= machine.find_spread(machine.context, 1, 2));
+    assert_true(machine.find_spread(machine.context, 1, 1 << 20) ==
+                machine.find_spread(machine.context, 1, 4));
+    check_ok(machine.time_modules(machine.context, 1, 3, times));
+    check_ok(machine.measure_again(machine.context, &is_measured));
+    assert_false(is_measured); /* nothing that was not measured again */
+    sli_machine_close(&machine);
+
+    check_ok(sli_machine_open(&run, 0, 0, &machine));
+    check_ok(machine.time_modules(machine.context, 1, 1, times));
+    check_ok(machine.measure_again(machine.context, &is_measured));
+    assert_false(is_measured); /* there is no time */
+    assert_true(machine.find_spread(machine.context, 1, 1) < 0);
     sli_machine_close(&machine);
 }
 
@@ -279,7 +312,7 @@ static void update_is_timed_with_little_memory(void **state)
     double seconds_per_byte = -1;
     run.model = (sl_model_options){
         .ntokens = 16000, .emsize = 1024, .nhid = 10240, .nhead = 2, .nlayers = 1, .context = 8};
-    check_ok(sli_machine_open(&run, 0, &machine));
+    check_ok(sli_machine_open(&run, 0, 0, &machine));
     getrusage(RUSAGE_SELF, &before);
     check_ok(machine.time_update(machine.context, 1, &seconds_per_byte));
     getrusage(RUSAGE_SELF, &after);
@@ -306,7 +339,7 @@ static bool times_what_does_not_fit(const sl_train_options *run)
     enum { MANY = 1 << 16 };
     sl_module_profile most[MODULES], many[MODULES];
     sli_machine machine;
-    check_ok(sli_machine_open(run, 0, &machine));
+    check_ok(sli_machine_open(run, 0, 0, &machine));
     check_ok(machine.time_modules(machine.context, 1, 1, most));
     limit_memory(64 << 20);
     check_ok(machine.time_modules(machine.context, 1, MANY, many));
@@ -342,7 +375,7 @@ static void machine_times_hundreds_of_devices(void **state)
     sl_train_options run = options_of_model();
     sli_machine machine;
     double seconds_per_byte = -1;
-    check_ok(sli_machine_open(&run, 0, &machine));
+    check_ok(sli_machine_open(&run, 0, 0, &machine));
     check_ok(machine.time_update(machine.context, 400, &seconds_per_byte));
     assert_true(seconds_per_byte > 0);
     sli_machine_close(&machine);
@@ -418,6 +451,7 @@ int search_machine_tests(void)
         cmocka_unit_test(another_batch_size_than_the_given_one_is_never_planned),
         cmocka_unit_test(plan_names_all_its_devices),
         cmocka_unit_test(machine_is_measured_once_for_each_number_of_devices),
+        cmocka_unit_test(machine_is_measured_again_while_there_is_time),
         cmocka_unit_test(machine_times_hundreds_of_devices),
         cmocka_unit_test(what_fits_nowhere_is_one_error),
         cmocka_unit_test(micro_batches_are_as_small_as_memory_asks_for),

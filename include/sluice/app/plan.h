@@ -96,8 +96,11 @@ typedef struct sl_plan_search_options {
                                         open and the balance is explicit: nothing is profiled or
                                         read; borrowed. NULL: this machine is profiled */
     unsigned kept;                   /* sl_plan_kept; what the run leaves open is searched */
-    int64_t batch_tokens; /* tokens of a step, the same in all plans: a multiple of bptt; 0: those
-                             of batch_size rows of each of `shards` (0: 1) */
+    double profile_seconds; /* for measuring the machine again, in turn, until the middle half of
+                               what was measured is within 3%, for a fifth of it at least; 0: all
+                               is measured once */
+    int64_t batch_tokens;   /* tokens of a step, the same in all plans: a multiple of bptt; 0: those
+                               of batch_size rows of each of `shards` (0: 1) */
     /* For a cluster: */
     sl_cluster_change change;   /* of what its file says */
     int64_t most_table_actions; /* the first plan's table is wanted as well, if it has at most so
@@ -145,13 +148,16 @@ typedef struct sl_found_plan {
     double mfu; /* the model's FLOP, without recomputation, of what its devices do at their best
                    rate of large matrix products, which is measured; 0: it is not */
     int64_t memory_bytes; /* of the host, or of the device with its own, that needs most */
+    double spread; /* how far the middle half of the rounds is apart in which its modules were
+                      timed, as a fraction of their time; negative: they were timed once, or not */
 } sl_found_plan;
 
 /* Profiles this machine, and searches replicas, pipeline ranks, schedule, chunks, recomputation,
  * ZeRO, how pipeline ranks share the cores, and the cut by time, as far as memory allows. Ranks are
  * threads of one process, at most one for each core. plans[0 ... *count - 1] are the best, with the
  * shortest step first, each of another shape (replicas, pipeline ranks, schedule). A replica has
- * one shard, unless `kept` says otherwise. Takes about as long as a few training steps; with
+ * one shard, unless `kept` says otherwise. Takes about as long as a few training steps, and
+ * profile_seconds at most; with
  * measures, as long as simulating the tables of all layouts, the more ranks and micro-batches they
  * have.
  *
@@ -250,10 +256,12 @@ void sl_cluster_plans_clear(sl_cluster_plans *plans);
  * nodes it is, with the times of the model's modules for micro-batches of 1, 2, 4 ... rows while
  * all devices work (`run->devices`, or each core one), their peak rates and their memory. The model
  * is complete, with ntokens, and so is bptt; `run` has no data. `device_memory`: bytes of a device,
- * 0: an equal part of the usable memory; it is needed for CUDA devices. The caller frees *text.
+ * 0: an equal part of the usable memory; it is needed for CUDA devices. `seconds` as
+ * profile_seconds. The caller frees *text.
  * Errors: SL_ERR_INVALID, SL_ERR_UNSUPPORTED for options that cannot be profiled; those of
  * sl_profile_modules. */
-sl_status sl_profile_machine(const sl_train_options *run, int64_t device_memory, char **text);
+sl_status sl_profile_machine(const sl_train_options *run, int64_t device_memory, double seconds,
+                             char **text);
 
 /* Measures what messages take between the ranks of a group of processes, and between threads of
  * one: *text gets the member "links" of a cluster file, with a link for each level that has a pair

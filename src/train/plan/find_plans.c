@@ -139,14 +139,24 @@ static sl_status search_with_code(const sl_plan_search_options *options,
     return sli_plan_search_machine(options, run, machine, plans, count);
 }
 
-/* The plans, and what would help the first of them. */
+/* The plans, and what would help the first of them: until all that this has asked for was measured
+ * again. */
 static sl_status search_and_help(const sl_plan_search_options *options, const sl_train_options *run,
                                  sli_machine *machine, sl_found_plan *plans, int *count,
                                  sl_plan_helps *helps)
 {
-    SL_TRY(options->measures ? sli_plan_search_machine(options, run, machine, plans, count)
-                             : search_with_code(options, run, machine, plans, count));
-    return helps ? sli_plan_help_machine(options, run, machine, &plans[0], helps) : SL_OK;
+    bool is_measured = false;
+    if (!options->measures)
+        SL_TRY(search_with_code(options, run, machine, plans, count));
+    do {
+        if (options->measures || is_measured)
+            SL_TRY(sli_plan_search_machine(options, run, machine, plans, count));
+        if (helps)
+            SL_TRY(sli_plan_help_machine(options, run, machine, &plans[0], helps));
+        if (machine->measure_again)
+            SL_TRY(machine->measure_again(machine->context, &is_measured));
+    } while (is_measured);
+    return SL_OK;
 }
 
 static sl_status search_by_profile(const sl_plan_search_options *options, sl_found_plan *plans,
@@ -160,7 +170,7 @@ static sl_status search_by_profile(const sl_plan_search_options *options, sl_fou
     SL_TRY(sli_train_options_check_values(&run));
     int64_t document_tokens, process_bytes;
     SL_TRY(read_data(options, &run, &document_tokens, &process_bytes));
-    SL_TRY(sli_machine_open(&run, document_tokens, &machine));
+    SL_TRY(sli_machine_open(&run, document_tokens, options->profile_seconds, &machine));
     machine.host_bytes = sl_usable_memory();
     machine.process_bytes = process_bytes;
     sl_status status = search_and_help(options, &run, &machine, plans, count, helps);

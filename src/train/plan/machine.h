@@ -40,15 +40,23 @@ typedef struct sli_machine {
     void (*time_links)(void *context, const sl_plan *plan, sl_link_cost *links);
     /* The sum of the devices' best rates of large matrix products, in FLOP/s; NULL: not known. */
     sl_status (*time_peak)(void *context, int devices, double *flops_per_s);
+    /* Measures again, in turn, what the search has asked for, until its rounds agree or the time
+     * for it is used; *is_measured: since then other times may be the best. NULL: nothing varies.
+     */
+    sl_status (*measure_again)(void *context, bool *is_measured);
+    /* How far the middle rounds of the modules with so many rows are apart, as a fraction of their
+     * time; negative: there is one round. NULL: nothing varies. */
+    double (*find_spread)(void *context, int devices, int64_t rows);
     void (*close)(void *context); /* NULL: nothing is to be freed */
 } sli_machine;
 
 /* This one, for a run with these options (borrowed), whose model is completely described. Modules
  * are timed with random tokens, in documents of `document_tokens` (0: a row is one), on devices
  * that are open for that long: options->devices, or `cpu:0` and so on. Each number of devices is
- * timed once, with rows by powers of two as far as that takes about a second and fits the memory;
- * what lies between is interpolated, what lies beyond in proportion. */
-sl_status sli_machine_open(const sl_train_options *options, int64_t document_tokens,
+ * timed with rows by powers of two as far as that takes about a second and fits the memory;
+ * what lies between is interpolated, what lies beyond in proportion. Measuring again takes at most
+ * about `seconds`, or as long as measuring once; 0: all is measured once. */
+sl_status sli_machine_open(const sl_train_options *options, int64_t document_tokens, double seconds,
                            sli_machine *out);
 void sli_machine_close(sli_machine *machine);
 

@@ -20,10 +20,12 @@ enum { MOST_RUNGS = 14 };
 
 typedef struct measured {
     const sl_train_options *run;
+    double seconds; /* for measuring again */
     sl_module *model;
     sli_machine machine;
     int modules, rungs;
     sl_module_profile *times[MOST_RUNGS]; /* [rungs][modules] of 1, 2, 4 ... rows */
+    double spread;                        /* between rounds; negative: there was one */
     double flops;                         /* peak FLOP/s of a device in the run's precision */
     double flops_f32;
     double memory_bytes_per_s;
@@ -32,21 +34,34 @@ typedef struct measured {
 
 /* ---- Measuring ------------------------------------------------------------------------------ */
 
-/* Up to the rows that the machine does not time any more. */
+/* As many rows as the machine times, into m->rungs. */
 static sl_status time_ladder(measured *m)
 {
     const sli_machine *machine = &m->machine;
-    while (m->rungs < MOST_RUNGS) {
-        int64_t rows = (int64_t)1 << m->rungs;
-        sl_module_profile *times = calloc((size_t)m->modules, sizeof *times);
-        if (!times)
+    sl_module_profile *times = calloc((size_t)m->modules, sizeof *times);
+    if (!times)
+        return sli_no_memory(NULL, "the times of %d modules", m->modules);
+    sl_status status = SL_OK;
+    for (int rung = 0; rung < MOST_RUNGS && status == SL_OK && m->rungs == rung; rung++) {
+        int64_t rows = (int64_t)1 << rung;
+        status = machine->time_modules(machine->context, machine->cores, rows, times);
+        m->rungs += status == SL_OK && sli_machine_timed_rows(machine, machine->cores) >= rows;
+    }
+    free(times);
+    return status;
+}
+
+/* What was timed, when it is not timed again. */
+static sl_status read_ladder(measured *m)
+{
+    const sli_machine *machine = &m->machine;
+    for (int rung = 0; rung < m->rungs; rung++) {
+        int64_t rows = (int64_t)1 << rung;
+        m->times[rung] = calloc((size_t)m->modules, sizeof *m->times[rung]);
+        if (!m->times[rung])
             return sli_no_memory(NULL, "the times of %d modules", m->modules);
-        sl_status status = machine->time_modules(machine->context, machine->cores, rows, times);
-        if (status != SL_OK || sli_machine_timed_rows(machine, machine->cores) < rows) {
-            free(times);
-            return status;
-        }
-        m->times[m->rungs++] = times;
+        SL_TRY(machine->time_modules(machine->context, machine->cores, rows, m->times[rung]));
+        m->spread = fmax(m->spread, machine->find_spread(machine->context, machine->cores, rows));
     }
     return SL_OK;
 }
@@ -70,7 +85,7 @@ static sl_status time_f32_peak(measured *m)
     if (run.precision == SL_PRECISION_F32)
         return SL_OK;
     run.precision = SL_PRECISION_F32;
-    SL_TRY(sli_machine_open(&run, 0, &machine));
+    SL_TRY(sli_machine_open(&run, 0, 0, &machine));
     sl_status status = time_peak(&machine, &m->flops_f32);
     sli_machine_close(&machine);
     return status;
@@ -89,10 +104,14 @@ static sl_status time_memory(measured *m)
 static sl_status measure(measured *m)
 {
     const uint64_t before = sli_resident_memory_with_files(), files = sli_resident_files();
+    bool is_measured;
     SL_TRY(sl_transformer_lm_create(&m->run->model, &m->model));
     m->modules = sl_module_child_count(m->model);
-    SL_TRY(sli_machine_open(m->run, 0, &m->machine));
+    SL_TRY(sli_machine_open(m->run, 0, m->seconds, &m->machine));
     SL_TRY(time_ladder(m));
+    SL_TRY(time_memory(m));
+    SL_TRY(m->machine.measure_again(m->machine.context, &is_measured));
+    SL_TRY(read_ladder(m));
     SL_TRY(time_memory(m));
     SL_TRY(time_peak(&m->machine, &m->flops));
     /* and the code that a training loads as well */
@@ -178,20 +197,22 @@ static bool is_cuda(const sl_train_options *run)
 
 static sl_status write_node(const measured *m, int64_t device_memory, FILE *file)
 {
-    char host[SLI_HOST_NAME_BYTES];
+    char host[SLI_HOST_NAME_BYTES], spread[32] = "";
     const sl_train_options *run = m->run;
     int devices = m->machine.cores;
     double memory =
         device_memory > 0 ? (double)device_memory : (double)sl_usable_memory() / devices;
+    if (m->spread >= 0)
+        snprintf(spread, sizeof spread, ", spread %.1f%%", 100 * m->spread);
     sli_host_name(host);
     for (char *c = host; *c; c++) /* which JSON has as it stands */
         *c = *c < ' ' || *c == '"' || *c == '\\' || *c == 0x7f ? '_' : *c;
     fprintf(file,
             "{\n  \"nodes\": [\n    {\n      \"name\": \"%s\",\n      \"measured\": \"sluice %s on "
-            "%.24s\",\n      \"device\": \"%s\",\n      \"count\": 1,\n      \"devices\": %d,\n"
+            "%.24s%s\",\n      \"device\": \"%s\",\n      \"count\": 1,\n      \"devices\": %d,\n"
             "      \"memory_bytes\": %.0f,\n      \"reserved_bytes\": %" PRId64
             ",\n      \"flops_f32\": %.5g",
-            host, sl_version(), host, is_cuda(run) ? "cuda" : "cpu", devices, memory,
+            host, sl_version(), host, spread, is_cuda(run) ? "cuda" : "cpu", devices, memory,
             m->process_bytes, m->flops_f32);
     if (run->precision != SL_PRECISION_F32)
         fprintf(file, ",\n      \"flops_%s\": %.5g", sl_precision_names[run->precision], m->flops);
@@ -225,12 +246,13 @@ static sl_status write_text(const measured *m, int64_t device_memory, char **tex
     return status;
 }
 
-sl_status sl_profile_machine(const sl_train_options *run, int64_t device_memory, char **text)
+sl_status sl_profile_machine(const sl_train_options *run, int64_t device_memory, double seconds,
+                             char **text)
 {
     SLI_CHECK_NOT_NULL(run);
     SLI_CHECK_NOT_NULL(text);
     *text = NULL;
-    measured m = {.run = run};
+    measured m = {.run = run, .seconds = seconds, .spread = -1};
     if (run->task || run->data)
         return sl_error(SL_ERR_UNSUPPORTED, "a profile is made of random tokens, not with %s",
                         run->data ? "a text" : "a task");

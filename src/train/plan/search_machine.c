@@ -344,6 +344,13 @@ static void describe_parts(const sl_plan *plan, const sl_module_profile *head, s
     }
 }
 
+static double find_spread(const sli_machine *machine, const sli_candidate *candidate, int64_t rows)
+{
+    return machine->find_spread
+               ? machine->find_spread(machine->context, count_devices(candidate), rows)
+               : -1;
+}
+
 /* The times of its stages, as the search has had them. */
 static sl_status describe_stages(const machine_search *search, const sli_found_layout *found,
                                  sl_found_plan *out)
@@ -359,6 +366,7 @@ static sl_status describe_stages(const machine_search *search, const sli_found_l
     SL_TRY_OR_FAIL(allocate_times(search, plan, &taken));
     SL_TRY_OR_FAIL(time_layout(search, &found->candidate, plan, &taken, &unused));
     const sl_module_profile *times = taken.modules;
+    out->spread = find_spread(search->machine, &found->candidate, plan->micro_rows);
     for (int s = 0, i = 0; s < found->stages; s++)
         for (int end = i + found->balance[s]; i < end; i++) {
             if (out->options.split_vocabulary && i + 1 == modules)

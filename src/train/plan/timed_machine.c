@@ -2,13 +2,12 @@
 
 #include "core/clock.h"
 #include "core/error.h"
-#include "core/threads.h"
 #include "device/cores.h"
 #include "device/device.h"
 #include "nn/module.h"
-#include "optim/optimizer.h"
-#include "tensor/tensor.h"
+#include "train/plan/device_jobs.h"
 #include "train/plan/profile.h"
+#include "train/plan/rounds.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -20,15 +19,27 @@ enum { MOST_DEVICES = 256, LADDER = 24 };
 /* A number of rows whose modules take longer than this is the last that is timed. */
 static const double longest_seconds = 1;
 
+/* Measuring again takes at least this part of the time that there is for it: what disturbs a
+ * machine comes and goes in seconds. */
+static const double least_part = 0.2;
+
+enum { TIMES = 4 }; /* of a module: forward, backward, backward_input, backward_weight */
+
+/* Micro-batches of one size. */
+typedef struct timed_rung {
+    sl_module_profile *times; /* [modules] of the slowest device, medians of the rounds */
+    sli_rounds rounds;        /* [devices][modules][TIMES] */
+    bool is_used;             /* a search has asked for it; others lead to those with more rows */
+} timed_rung;
+
 /* The measurements with one number of devices. */
 typedef struct timed_devices {
     int count;
     int rungs;     /* rows 1, 2, 4 … 2^(rungs - 1) are timed */
     bool is_ended; /* more rows take too long to be timed, or do not fit the memory */
-    sl_module_profile *ladder[LADDER]; /* [modules] */
-    double update_per_byte;            /* negative: not timed */
-    bool has_exchange;                 /* reduce and gather are timed */
-    sl_link_cost reduce, gather;
+    timed_rung ladder[LADDER];
+    sli_rounds update;       /* [devices] for each byte of gradients */
+    sli_rounds exchange;     /* exchange_times, its numbers in their order */
     double peak_flops_per_s; /* of all together; 0: not timed */
 } timed_devices;
 
@@ -39,48 +50,21 @@ typedef struct timed_machine {
     int modules;
     timed_devices devices[MOST_DEVICES];
     int count;
+    double seconds_left; /* for measuring again */
+    bool has_new;        /* what was measured once, since it was last measured again */
 } timed_machine;
 
+static timed_devices *find_devices(timed_machine *machine, int count)
+{
+    for (int i = 0; i < machine->count; i++)
+        if (machine->devices[i].count == count)
+            return &machine->devices[i];
+    timed_devices *added = &machine->devices[machine->count++];
+    *added = (timed_devices){.count = count};
+    return added;
+}
+
 /* ---- Work for all devices at once ----------------------------------------------------------- */
-
-/* What one device does. */
-typedef struct device_job {
-    const sl_train_options *options;
-    sl_device *device;
-    sl_status (*task)(struct device_job *job);
-    int64_t rows, document_tokens;
-    sl_module_profile *profile; /* [modules] */
-    double update_per_byte;
-    sli_worker *worker;
-    sli_error_copy error;
-} device_job;
-
-static void run_job(void *arg)
-{
-    device_job *job = arg;
-    sli_error_save(&job->error, job->task(job));
-    sli_device_empty_cache(job->device);
-}
-
-/* jobs[count] have what their task needs but the device. */
-static sl_status run_jobs(const sl_device_list *list, device_job *jobs, int count)
-{
-    sl_status status = SL_OK;
-    for (int i = 0; i < count; i++) {
-        jobs[i].device = sl_device_list_get(list, i);
-        SL_TRY_OR_FAIL(sli_worker_create(sli_device_bind_thread, jobs[i].device, &jobs[i].worker));
-    }
-    for (int i = 0; i < count; i++)
-        sli_worker_start(jobs[i].worker, run_job, &jobs[i]);
-    for (int i = 0; i < count; i++)
-        sli_worker_wait(jobs[i].worker);
-    for (int i = 0; i < count && status == SL_OK; i++)
-        status = sli_error_restore(&jobs[i].error);
-fail:
-    for (int i = 0; i < count; i++)
-        sli_worker_destroy(&jobs[i].worker);
-    return status;
-}
 
 static sl_status open_devices(const timed_machine *machine, int count, sl_device_list **out)
 {
@@ -94,8 +78,8 @@ static sl_status open_devices(const timed_machine *machine, int count, sl_device
 }
 
 /* Runs the task on all of so many devices. The caller frees *jobs [count]. */
-static sl_status run_on_devices(const timed_machine *machine, int count, device_job example,
-                                device_job **jobs)
+static sl_status run_on_devices(const timed_machine *machine, int count, sli_device_job example,
+                                sli_device_job **jobs)
 {
     sl_device_list *list = NULL;
     sl_status status;
@@ -110,13 +94,13 @@ static sl_status run_on_devices(const timed_machine *machine, int count, device_
             SL_TRY_OR_FAIL(sli_no_memory(NULL, "the times of %d modules", machine->modules));
     }
     SL_TRY_OR_FAIL(open_devices(machine, count, &list));
-    status = run_jobs(list, *jobs, count);
+    status = sli_device_jobs_run(list, *jobs, count);
 fail:
     sl_device_list_destroy(&list);
     return status;
 }
 
-static void free_jobs(device_job *jobs, int count)
+static void free_jobs(sli_device_job *jobs, int count)
 {
     for (int i = 0; jobs && i < count; i++)
         free(jobs[i].profile);
@@ -125,75 +109,68 @@ static void free_jobs(device_job *jobs, int count)
 
 /* ---- Modules ------------------------------------------------------------------------------ */
 
-/* [rows, row's tokens] */
-static sl_status create_ids(const device_job *job, sl_tensor **out)
+/* Puts a module's times into to[TIMES]. */
+static void list_times(const sl_module_profile *from, double *to)
 {
-    const sl_shape shape = sl_shape_2d(job->rows, job->options->bptt);
-    sli_host_array ids;
-    SL_TRY(sl_tensor_create(job->device, SL_MEMORY_WORKSPACE, SL_I32, &shape, out));
-    SL_TRY(sli_tensor_open_host(*out, false, &ids));
-    sli_draw_ids(job->options->model.ntokens, sl_tensor_count(*out), ids.host);
-    return sli_tensor_close_host(*out, &ids, true);
+    const double times[TIMES] = {from->forward, from->backward, from->backward_input,
+                                 from->backward_weight};
+    memcpy(to, times, sizeof times);
 }
 
-/* SL_DOCUMENTS_INPUT of [rows, row's tokens]; *out is NULL where rows are not packed. */
-static sl_status create_documents(const device_job *job, sl_tensor **out)
+/* Of each module the medians of the slowest device. */
+static void find_times(const timed_machine *machine, const timed_devices *devices, timed_rung *rung)
 {
-    const sl_shape shape = sl_shape_2d(job->rows, job->options->bptt);
-    sli_host_array numbers;
-    *out = NULL;
-    if (job->document_tokens == 0)
-        return SL_OK;
-    SL_TRY(sl_tensor_create(job->device, SL_MEMORY_WORKSPACE, SL_I32, &shape, out));
-    SL_TRY(sli_tensor_open_host(*out, false, &numbers));
-    for (int64_t i = 0; i < sl_tensor_count(*out); i++)
-        ((int32_t *)numbers.host)[i] = (int32_t)(i % job->options->bptt % job->document_tokens);
-    return sli_tensor_close_host(*out, &numbers, true);
+    for (int i = 0; i < machine->modules; i++) {
+        double slowest[TIMES] = {0};
+        for (int device = 0; device < devices->count; device++)
+            for (int which = 0; which < TIMES; which++) {
+                size_t index =
+                    ((size_t)device * (size_t)machine->modules + (size_t)i) * TIMES + (size_t)which;
+                slowest[which] = fmax(slowest[which], sli_rounds_median(&rung->rounds, index));
+            }
+        rung->times[i].forward = slowest[0];
+        rung->times[i].backward = slowest[1];
+        rung->times[i].backward_input = slowest[2];
+        rung->times[i].backward_weight = slowest[3];
+    }
 }
 
-static sl_status profile_rows(device_job *job)
+/* Adds a round from what the devices have measured. */
+static sl_status add_times(const timed_machine *machine, const timed_devices *devices,
+                           const sli_device_job *jobs, timed_rung *rung)
 {
-    sl_module *model = NULL;
-    sl_loss *loss = NULL;
-    sl_tensor *ids = NULL, *numbers = NULL;
-    sl_status status;
-    SL_TRY_OR_FAIL(sl_transformer_lm_create(&job->options->model, &model));
-    SL_TRY_OR_FAIL(sl_cross_entropy_create(&loss));
-    SL_TRY_OR_FAIL(create_ids(job, &ids));
-    SL_TRY_OR_FAIL(create_documents(job, &numbers));
-    const sl_input documents = {SL_DOCUMENTS_INPUT, numbers, false};
-    status = sl_profile_modules(&(sl_profile_options){.model = model,
-                                                      .loss = loss,
-                                                      .device = job->device,
-                                                      .input = ids,
-                                                      .inputs = &documents,
-                                                      .input_count = numbers != NULL,
-                                                      .targets = ids,
-                                                      .precision = job->options->precision},
-                                job->profile);
-fail:
-    sl_tensor_destroy(&numbers);
-    sl_tensor_destroy(&ids);
-    sl_loss_destroy(&loss);
-    sl_module_destroy(&model);
+    size_t modules = (size_t)machine->modules, width = (size_t)devices->count * modules * TIMES;
+    double *values = calloc(width, sizeof *values);
+    if (!values)
+        return sli_no_memory(NULL, "the times of %d modules", machine->modules);
+    for (int device = 0; device < devices->count; device++)
+        for (size_t i = 0; i < modules; i++) {
+            list_times(&jobs[device].profile[i], values + ((size_t)device * modules + i) * TIMES);
+            rung->times[i].output_bytes = jobs[device].profile[i].output_bytes;
+        }
+    sl_status status = sli_rounds_add(&rung->rounds, values, width);
+    free(values);
+    if (status == SL_OK)
+        find_times(machine, devices, rung);
     return status;
 }
 
-static void raise_to(double *value, double other)
+/* Another round of 2^number rows. */
+static sl_status time_rung(const timed_machine *machine, timed_devices *devices, int number)
 {
-    *value = fmax(*value, other);
-}
-
-/* Of each module the slowest device's times. */
-static void keep_slowest(const sl_module_profile *profile, int modules, sl_module_profile *slowest)
-{
-    for (int i = 0; i < modules; i++) {
-        raise_to(&slowest[i].forward, profile[i].forward);
-        raise_to(&slowest[i].backward, profile[i].backward);
-        raise_to(&slowest[i].backward_input, profile[i].backward_input);
-        raise_to(&slowest[i].backward_weight, profile[i].backward_weight);
-        raise_to(&slowest[i].output_bytes, profile[i].output_bytes);
-    }
+    timed_rung *rung = &devices->ladder[number];
+    sli_device_job *jobs = NULL;
+    if (!rung->times && !(rung->times = calloc((size_t)machine->modules, sizeof *rung->times)))
+        return sli_no_memory(NULL, "the times of %d modules", machine->modules);
+    sl_status status = run_on_devices(machine, devices->count,
+                                      (sli_device_job){.task = sli_profile_rows,
+                                                       .rows = (int64_t)1 << number,
+                                                       .document_tokens = machine->document_tokens},
+                                      &jobs);
+    if (status == SL_OK)
+        status = add_times(machine, devices, jobs, rung);
+    free_jobs(jobs, devices->count);
+    return status;
 }
 
 /* Whether it takes too long to time these modules: a first round and those that count, of two
@@ -213,46 +190,49 @@ static bool is_long(const sl_module_profile *times, int modules)
 }
 
 /* Times twice as many rows as were timed last. */
-static sl_status add_rung(const timed_machine *machine, timed_devices *devices)
+static sl_status add_rung(timed_machine *machine, timed_devices *devices)
 {
-    device_job *jobs = NULL;
-    sl_module_profile *slowest = calloc((size_t)machine->modules, sizeof *slowest);
-    if (!slowest)
-        return sli_no_memory(NULL, "the times of %d modules", machine->modules);
-    sl_status status = run_on_devices(machine, devices->count,
-                                      (device_job){.task = profile_rows,
-                                                   .rows = (int64_t)1 << devices->rungs,
-                                                   .document_tokens = machine->document_tokens},
-                                      &jobs);
-    for (int i = 0; i < devices->count && status == SL_OK; i++)
-        keep_slowest(jobs[i].profile, machine->modules, slowest);
-    free_jobs(jobs, devices->count);
-    if (status != SL_OK) {
-        free(slowest);
-        return status;
-    }
-    devices->ladder[devices->rungs++] = slowest;
-    devices->is_ended = devices->rungs == LADDER || is_long(slowest, machine->modules);
+    SL_TRY(time_rung(machine, devices, devices->rungs));
+    devices->rungs++;
+    devices->is_ended = devices->rungs == LADDER ||
+                        is_long(devices->ladder[devices->rungs - 1].times, machine->modules);
     return SL_OK;
 }
 
-static timed_devices *find_devices(timed_machine *machine, int count)
+/* The last rung with at most so many rows. */
+static int find_rung(int64_t rows)
 {
-    for (int i = 0; i < machine->count; i++)
-        if (machine->devices[i].count == count)
-            return &machine->devices[i];
-    timed_devices *added = &machine->devices[machine->count++];
-    *added = (timed_devices){.count = count, .update_per_byte = -1};
-    return added;
+    int low = 0;
+    while ((int64_t)2 << low <= rows)
+        low++;
+    return low;
+}
+
+/* The rungs that such rows are interpolated from, of those that are timed. */
+static void find_rungs(const timed_devices *devices, int64_t rows, int *low, int *high)
+{
+    int found = find_rung(rows), last = devices->rungs - 1;
+    *low = found < last ? found : last;
+    *high = *low < last && rows > (int64_t)1 << *low ? *low + 1 : *low;
+}
+
+/* Those are to be measured again. */
+static void use_rungs(timed_machine *machine, timed_devices *devices, int64_t rows)
+{
+    int low, high;
+    find_rungs(devices, rows, &low, &high);
+    for (int i = low; i <= high; i++) {
+        machine->has_new |= !devices->ladder[i].is_used;
+        devices->ladder[i].is_used = true;
+    }
 }
 
 static sl_status time_modules(void *context, int count, int64_t rows, sl_module_profile *out)
 {
     timed_machine *machine = context;
     timed_devices *devices = find_devices(machine, count);
-    int low = 0;
-    while ((int64_t)2 << low <= rows)
-        low++;
+    sl_module_profile *times[LADDER];
+    int low = find_rung(rows);
     bool is_between = rows > (int64_t)1 << low;
     while (devices->rungs < low + 1 + (int)is_between && !devices->is_ended) {
         sl_status status = add_rung(machine, devices);
@@ -261,123 +241,31 @@ static sl_status time_modules(void *context, int count, int64_t rows, sl_module_
         else if (status != SL_OK)
             return status;
     }
-    sli_ladder_times(devices->ladder, devices->rungs, machine->modules, rows, out);
+    use_rungs(machine, devices, rows);
+    for (int rung = 0; rung < devices->rungs; rung++)
+        times[rung] = devices->ladder[rung].times;
+    sli_ladder_times(times, devices->rungs, machine->modules, rows, out);
     return SL_OK;
 }
 
 /* ---- The update --------------------------------------------------------------------------- */
 
-/* What is updated has at most so many bytes, and if possible not too few to be timed. */
-static const int64_t most_bytes = 64 << 20, least_bytes = 1 << 20;
-
-static sl_status count_tie(sl_parameter *tied, void *arg)
+/* Another round of updates. */
+static sl_status add_update(const timed_machine *machine, timed_devices *devices)
 {
-    (void)tied;
-    ++*(int *)arg;
-    return SL_OK;
-}
-
-/* Neighbouring modules of a model, and the bytes of their trained parameters. */
-typedef struct module_range {
-    int first, count;
-    int64_t bytes;
-} module_range;
-
-static int64_t trained_bytes(const sl_module *model, int module)
-{
-    return sli_module_elements(sl_module_child(model, module), SL_PARAMETER_TRAINED) *
-           (int64_t)sizeof(float);
-}
-
-/* From `first` on, as many as may be updated; none where `first` is frozen. */
-static module_range find_range(const sl_module *model, int first, int modules)
-{
-    module_range range = {.first = first};
-    for (int i = first; i < modules; i++) {
-        int64_t bytes = trained_bytes(model, i);
-        if ((i == first && bytes == 0) || range.bytes + bytes > most_bytes)
-            break;
-        range.bytes += bytes;
-        range.count = bytes > 0 ? i + 1 - first : range.count;
-    }
-    return range;
-}
-
-/* Those with the most bytes that may be updated, or else the smallest module. A parameter that is
- * tied to one of another module is not in a set of its own: then the last module, which has it, is
- * left out. */
-static sl_status choose_modules(const sl_module *model, module_range *out)
-{
-    int ties = 0, modules = sl_module_child_count(model);
-    SL_TRY(sli_module_for_each_tie(model, count_tie, &ties));
-    modules -= ties > 0;
-    *out = (module_range){0};
-    for (int i = 0; i < modules; i++) {
-        module_range range = find_range(model, i, modules);
-        if (range.bytes > out->bytes)
-            *out = range;
-    }
-    if (out->bytes >= least_bytes)
-        return SL_OK;
-    for (int i = 0; i < modules; i++) {
-        int64_t bytes = trained_bytes(model, i);
-        if (bytes > most_bytes && (out->bytes < least_bytes || bytes < out->bytes))
-            *out = (module_range){i, 1, bytes};
-    }
-    return SL_OK;
-}
-
-/* The median of a few updates with gradients of 0, after one that touches all memory. */
-static sl_status time_steps(device_job *job, sl_parameter_set *set, sl_optimizer *optimizer,
-                            int64_t bytes)
-{
-    enum { ROUNDS = 5 };
-    int parameters = sl_parameter_set_count(set), count;
-    double *terms = calloc((size_t)parameters + 1, sizeof *terms), seconds[ROUNDS];
-    sl_status status;
-    if (!terms)
-        return sli_no_memory(NULL, "the gradient norm");
-    for (int round = -1; round < ROUNDS; round++) {
-        double start = sli_clock_seconds();
-        SL_TRY_OR_FAIL(sli_grad_norm_terms(set, SL_GRAD_NORM_L2, terms, parameters, &count));
-        SL_TRY_OR_FAIL(sl_optimizer_step(optimizer, 1e-6, 1));
-        SL_TRY_OR_FAIL(sl_device_synchronize(job->device));
-        if (round >= 0)
-            seconds[round] = sli_clock_seconds() - start;
-    }
-    job->update_per_byte = sli_median_seconds(seconds, ROUNDS) / (double)bytes;
-fail:
-    free(terms);
-    return status;
-}
-
-static sl_status update_parameters(device_job *job)
-{
-    sl_module *model = NULL;
-    sl_parameter_set *set = NULL;
-    sl_optimizer *optimizer = NULL;
-    sl_tensor *grads;
-    module_range range;
-    sl_status status;
-    SL_TRY_OR_FAIL(sl_transformer_lm_create(&job->options->model, &model));
-    SL_TRY_OR_FAIL(choose_modules(model, &range));
-    job->update_per_byte = 0;
-    if (range.bytes == 0)
-        goto fail; /* nothing is trained there: status is SL_OK */
-    SL_TRY_OR_FAIL(
-        sl_parameter_set_create(model, range.first, range.count,
-                                &(sl_parameter_set_options){.device = job->device,
-                                                            .no_init = true,
-                                                            .precision = job->options->precision},
-                                &set));
-    for (int i = 0; i < sl_parameter_set_bucket_count(set); i++)
-        SL_TRY_OR_FAIL(sl_parameter_set_bucket_grads(set, i, &grads));
-    SL_TRY_OR_FAIL(sl_optimizer_create(&job->options->optimizer, set, &optimizer));
-    status = time_steps(job, set, optimizer, range.bytes);
-fail:
-    sl_optimizer_destroy(&optimizer);
-    sl_parameter_set_destroy(&set);
-    sl_module_destroy(&model);
+    sli_device_job *jobs = NULL;
+    int count = devices->count;
+    double *values = calloc((size_t)count, sizeof *values);
+    if (!values)
+        return sli_no_memory(NULL, "the times of %d devices", count);
+    sl_status status =
+        run_on_devices(machine, count, (sli_device_job){.task = sli_time_update}, &jobs);
+    for (int i = 0; i < count && status == SL_OK; i++)
+        values[i] = jobs[i].update_per_byte;
+    if (status == SL_OK)
+        status = sli_rounds_add(&devices->update, values, (size_t)count);
+    free_jobs(jobs, count);
+    free(values);
     return status;
 }
 
@@ -385,16 +273,14 @@ static sl_status time_update(void *context, int count, double *seconds_per_byte)
 {
     timed_machine *machine = context;
     timed_devices *devices = find_devices(machine, count);
-    device_job *jobs = NULL;
-    sl_status status = SL_OK;
-    if (devices->update_per_byte < 0) {
-        status = run_on_devices(machine, count, (device_job){.task = update_parameters}, &jobs);
-        for (int i = 0; i < count && status == SL_OK; i++)
-            raise_to(&devices->update_per_byte, jobs[i].update_per_byte);
-        free_jobs(jobs, count);
+    if (devices->update.count == 0) {
+        SL_TRY(add_update(machine, devices));
+        machine->has_new = true;
     }
-    *seconds_per_byte = devices->update_per_byte;
-    return status;
+    *seconds_per_byte = 0;
+    for (int i = 0; i < count; i++)
+        *seconds_per_byte = fmax(*seconds_per_byte, sli_rounds_median(&devices->update, (size_t)i));
+    return SL_OK;
 }
 
 /* ---- The exchange ------------------------------------------------------------------------- */
@@ -452,26 +338,93 @@ fail:
     return status;
 }
 
-static sl_link_cost cost_of(const double seconds[2])
+/* The cost of what takes the medians of numbers first ... first + 1 of the rounds. */
+static sl_link_cost find_cost(const sli_rounds *rounds, size_t first)
 {
     static const double bytes[] = {SMALL_FLOATS * sizeof(float), LARGE_FLOATS * sizeof(float)};
+    const double seconds[] = {sli_rounds_median(rounds, first),
+                              sli_rounds_median(rounds, first + 1)};
     return sli_link_fit(bytes, seconds, 2);
+}
+
+/* Another round of exchanges. */
+static sl_status add_exchange(timed_devices *devices)
+{
+    exchange_times times;
+    SL_TRY(sl_spawn(time_group, &times, devices->count, NULL));
+    const double values[] = {times.reduce[0], times.reduce[1], times.gather[0], times.gather[1]};
+    return sli_rounds_add(&devices->exchange, values, sizeof values / sizeof *values);
 }
 
 static sl_status time_exchange(void *context, int replicas, sl_link_cost *reduce,
                                sl_link_cost *gather)
 {
-    timed_devices *devices = find_devices(context, replicas);
-    exchange_times times;
-    if (!devices->has_exchange) {
-        SL_TRY(sl_spawn(time_group, &times, replicas, NULL));
-        devices->reduce = cost_of(times.reduce);
-        devices->gather = cost_of(times.gather);
-        devices->has_exchange = true;
+    timed_machine *machine = context;
+    timed_devices *devices = find_devices(machine, replicas);
+    if (devices->exchange.count == 0) {
+        SL_TRY(add_exchange(devices));
+        machine->has_new = true;
     }
-    *reduce = devices->reduce;
-    *gather = devices->gather;
+    *reduce = find_cost(&devices->exchange, 0);
+    *gather = find_cost(&devices->exchange, 2);
     return SL_OK;
+}
+
+/* ---- Again -------------------------------------------------------------------------------- */
+
+/* What is measured again, and what is not any more. */
+typedef struct again {
+    double all_until, until; /* on the clock: all is until the one, what varies until the other */
+    bool is_ended;
+} again;
+
+static bool is_wanted(again *at, const sli_rounds *rounds)
+{
+    double now = sli_clock_seconds();
+    bool may_vary = now < at->all_until || (now < at->until && !sli_rounds_agree(rounds)),
+         is_wanted = rounds->count > 0 && rounds->count < SLI_MOST_ROUNDS &&
+                     (rounds->count == 1 || may_vary);
+    at->is_ended = at->is_ended && !is_wanted;
+    return is_wanted;
+}
+
+static sl_status add_rounds(const timed_machine *machine, timed_devices *devices, again *at)
+{
+    for (int i = 0; i < devices->rungs; i++)
+        if (devices->ladder[i].is_used && is_wanted(at, &devices->ladder[i].rounds))
+            SL_TRY(time_rung(machine, devices, i));
+    if (is_wanted(at, &devices->update))
+        SL_TRY(add_update(machine, devices));
+    return is_wanted(at, &devices->exchange) ? add_exchange(devices) : SL_OK;
+}
+
+/* In turn, so that the rounds of each are spread over the time. */
+static sl_status measure_again(void *context, bool *is_measured)
+{
+    timed_machine *machine = context;
+    double start = sli_clock_seconds(), left = machine->seconds_left;
+    again at = {.all_until = start + least_part * left, .until = start + left};
+    *is_measured = machine->has_new && left > 0;
+    machine->has_new = false;
+    while (*is_measured && !at.is_ended) {
+        at.is_ended = true;
+        for (int i = 0; i < machine->count; i++)
+            SL_TRY(add_rounds(machine, &machine->devices[i], &at));
+    }
+    machine->seconds_left = fmax(0, left - (sli_clock_seconds() - start));
+    return SL_OK;
+}
+
+static double find_spread(void *context, int count, int64_t rows)
+{
+    const timed_devices *devices = find_devices(context, count);
+    int low, high;
+    double spread = -1;
+    find_rungs(devices, rows, &low, &high);
+    for (int i = low < 0 ? 0 : low; i <= high; i++)
+        if (devices->ladder[i].rounds.count > 1)
+            spread = fmax(spread, sli_rounds_spread(&devices->ladder[i].rounds));
+    return spread;
 }
 
 /* ---- The peak ------------------------------------------------------------------------------- */
@@ -500,9 +453,15 @@ static sl_status time_peak(void *context, int count, double *flops_per_s)
 static void destroy_machine(void *context)
 {
     timed_machine *machine = context;
-    for (int i = 0; i < machine->count; i++)
-        for (int rung = 0; rung < machine->devices[i].rungs; rung++)
-            free(machine->devices[i].ladder[rung]);
+    for (int i = 0; i < machine->count; i++) {
+        timed_devices *devices = &machine->devices[i];
+        for (int rung = 0; rung < LADDER; rung++) {
+            free(devices->ladder[rung].times);
+            sli_rounds_clear(&devices->ladder[rung].rounds);
+        }
+        sli_rounds_clear(&devices->update);
+        sli_rounds_clear(&devices->exchange);
+    }
     free(machine->names);
     free(machine);
 }
@@ -529,7 +488,7 @@ static sl_status count_cores(int *count)
     return SL_OK;
 }
 
-sl_status sli_machine_open(const sl_train_options *options, int64_t document_tokens,
+sl_status sli_machine_open(const sl_train_options *options, int64_t document_tokens, double seconds,
                            sli_machine *out)
 {
     sl_module *model = NULL;
@@ -538,11 +497,14 @@ sl_status sli_machine_open(const sl_train_options *options, int64_t document_tok
                          .time_update = time_update,
                          .time_exchange = time_exchange,
                          .time_peak = time_peak,
+                         .measure_again = measure_again,
+                         .find_spread = find_spread,
                          .close = destroy_machine};
     if (!machine)
         return sli_no_memory(NULL, "the times of a machine");
     machine->options = options;
     machine->document_tokens = document_tokens;
+    machine->seconds_left = seconds;
     sl_status status;
     SL_TRY_OR_FAIL(options->devices ? count_names(machine, &out->cores) : count_cores(&out->cores));
     SL_TRY_OR_FAIL(sl_transformer_lm_create(&options->model, &model));
