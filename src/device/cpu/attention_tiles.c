@@ -54,16 +54,25 @@ static void copy_values(const float *from, int64_t count, int64_t all, float *to
 
 /* A thread's workspace. */
 typedef struct workspace {
-    float *queries, *turned;    /* [SLI_TILE, width] and its transpose; forward: of each head */
+    float *queries;             /* [SLI_TILE, width] */
+    float *queries_transposed;  /* [head_width, SLI_TILE]; forward: of each head */
     float *scores;              /* [SLI_TILE, SLI_TILE], as all tiles */
     float *drawn, *multipliers; /* tiles, with dropout */
-    float *largest, *sums, *factors; /* [SLI_TILE]; forward: the first two of each head */
-    float *keys, *values;            /* [SLI_TILE, width]; backward: keys [SPAN, width] */
-    float *out;                      /* forward: [SLI_TILE, width] of each head */
-    float *grad_k, *grad_v;          /* backward: [SPAN, width] */
-    float *grad_out, *turned_grads;  /* backward: [SLI_TILE, width] and its transpose */
-    float *grad_scores;              /* backward: a tile */
-    float *grad_q;                   /* backward: [SLI_TILE, width] */
+    float *keys, *values;       /* [SLI_TILE, width]; backward: keys [SPAN, width] */
+
+    /* Forward. */
+    float *largest, *sums; /* [SLI_TILE] of each head */
+    float *factors;        /* [SLI_TILE] */
+    float *out;            /* [SLI_TILE, width] of each head */
+
+    /* Backward. */
+    float *log_sum_exp;         /* [SLI_TILE] */
+    float *inner;               /* [SLI_TILE]: sums of out times its gradient */
+    float *grad_out;            /* [SLI_TILE, width] */
+    float *grad_out_transposed; /* [head_width, SLI_TILE] */
+    float *grad_scores;         /* a tile */
+    float *grad_q;              /* [SLI_TILE, width] */
+    float *grad_k, *grad_v;     /* [SPAN, width] */
 } workspace;
 
 typedef struct layout {
@@ -87,24 +96,26 @@ static int64_t lay_out(const sli_attention_job *job, bool is_backward, float *ba
     int64_t heads = is_backward ? 1 : job->heads / job->key_heads;
     memset(w, 0, sizeof *w);
     w->queries = place(&room, rows);
-    w->turned = place(&room, heads * rows);
+    w->queries_transposed = place(&room, heads * rows);
     w->scores = place(&room, tile);
     w->drawn = place(&room, drawn);
     w->multipliers = place(&room, drawn);
-    w->largest = place(&room, heads * SLI_TILE);
-    w->sums = place(&room, heads * SLI_TILE);
-    w->factors = place(&room, SLI_TILE);
     if (!is_backward) {
+        w->largest = place(&room, heads * SLI_TILE);
+        w->sums = place(&room, heads * SLI_TILE);
+        w->factors = place(&room, SLI_TILE);
         w->keys = place(&room, rows);
         w->values = place(&room, rows);
         w->out = place(&room, heads * rows);
         return room.floats;
     }
+    w->log_sum_exp = place(&room, SLI_TILE);
+    w->inner = place(&room, SLI_TILE);
     w->keys = place(&room, SPAN * job->width);
     w->grad_k = place(&room, SPAN * job->width);
     w->grad_v = place(&room, SPAN * job->width);
     w->grad_out = place(&room, rows);
-    w->turned_grads = place(&room, rows);
+    w->grad_out_transposed = place(&room, rows);
     w->grad_scores = place(&room, tile);
     w->grad_q = place(&room, rows);
     return room.floats;
@@ -158,9 +169,9 @@ static sli_triangle triangle_of(const sli_attention_job *job, const sli_score_ti
     return job->causal && tile->distance == 0 ? diagonal : SLI_WHOLE;
 }
 
-/* scores [keys, lanes] = rows [keys, d] times turned [d, lanes]. */
+/* scores [keys, lanes] = rows [keys, d] times transposed [d, lanes]. */
 static void multiply_keys(const sli_attention_job *job, const sli_score_tile *tile,
-                          const float *rows, int64_t ld, const float *turned, float *scores)
+                          const float *rows, int64_t ld, const float *transposed, float *scores)
 {
     job->kernels->small_product(
         &(sli_small_product){.m = tile->keys,
@@ -169,7 +180,7 @@ static void multiply_keys(const sli_attention_job *job, const sli_score_tile *ti
                              .a = rows,
                              .a_row = ld,
                              .a_step = 1,
-                             .b = turned,
+                             .b = transposed,
                              .ldb = tile->lanes,
                              .c = scores,
                              .ldc = tile->lanes,
@@ -220,7 +231,7 @@ static void sum_over_queries(const sli_attention_job *job, const sli_score_tile 
 /* The queries of a head that shares keys with others: those that are its own in a workspace. */
 static workspace workspace_of_head(const sli_attention_job *job, workspace w, int64_t index)
 {
-    w.turned += index * SLI_TILE * job->width;
+    w.queries_transposed += index * SLI_TILE * job->width;
     w.out += index * SLI_TILE * job->width;
     w.largest += index * SLI_TILE;
     w.sums += index * SLI_TILE;
@@ -232,7 +243,8 @@ static void load_queries(const sli_attention_job *job, const queries *q, const w
     const sli_attention_head *h = &q->head;
     copy_rows(h->q + (q->first - job->first_query) * h->ld, h->ld, q->count, job->head_width,
               q->lanes, job->width, w->queries);
-    job->kernels->transpose(q->lanes, job->head_width, w->queries, job->width, w->turned);
+    job->kernels->transpose(q->lanes, job->head_width, w->queries, job->width,
+                            w->queries_transposed);
     for (int64_t i = 0; i < q->lanes; i++) {
         w->largest[i] = -INFINITY;
         w->sums[i] = 0;
@@ -243,7 +255,7 @@ static void forward_tile(const sli_attention_job *job, const queries *q, const w
                          int64_t first_key, int64_t keys)
 {
     sli_score_tile tile = score_tile(job, q, first_key, keys, w);
-    multiply_keys(job, &tile, w->keys, job->width, w->turned, w->scores);
+    multiply_keys(job, &tile, w->keys, job->width, w->queries_transposed, w->scores);
     job->kernels->softmax_tile(&tile, w->scores, w->largest, w->sums, w->factors);
     if (first_key > 0)
         job->kernels->scale_rows(q->count, job->width, w->out, w->factors);
@@ -343,16 +355,16 @@ static void backward_tile(const sli_attention_job *job, const queries *q, const 
     int64_t keys = sli_smaller(SLI_TILE, end - first_key), ld = q->head.ld;
     int64_t at = (first_key - span->first) * job->width;
     sli_score_tile tile = score_tile(job, q, first_key, keys, w);
-    multiply_keys(job, &tile, w->keys + at, job->width, w->turned, w->scores);
-    multiply_keys(job, &tile, q->head.v + first_key * ld, ld, w->turned_grads, w->grad_scores);
-    job->kernels->softmax_tile_backward(&tile, w->scores, w->grad_scores, w->largest, w->sums);
+    multiply_keys(job, &tile, w->keys + at, job->width, w->queries_transposed, w->scores);
+    multiply_keys(job, &tile, q->head.v + first_key * ld, ld, w->grad_out_transposed,
+                  w->grad_scores);
+    job->kernels->softmax_tile_backward(&tile, w->scores, w->grad_scores, w->log_sum_exp, w->inner);
     sum_over_queries(job, &tile, q->count, w->scores, w->grad_out, w->grad_v + at);
     sum_over_queries(job, &tile, q->count, w->grad_scores, w->queries, w->grad_k + at);
     sum_over_keys(job, &tile, q->count, w->grad_scores, w->keys + at, first_key > span->first,
                   w->grad_q);
 }
 
-/* Here w->largest is log_sum_exp, and w->sums are the sums of out times its gradient. */
 static void backward_queries(const sli_attention_job *job, const queries *q, const workspace *w,
                              const key_span *span)
 {
@@ -361,12 +373,12 @@ static void backward_queries(const sli_attention_job *job, const queries *q, con
     int64_t out_at = h->out_at + later * h->out_ld;
     copy_rows(h->q + later * h->ld, h->ld, q->count, d, q->lanes, job->width, w->queries);
     copy_rows(job->grad_out + out_at, h->out_ld, q->count, d, q->lanes, job->width, w->grad_out);
-    job->kernels->transpose(q->lanes, d, w->queries, job->width, w->turned);
-    job->kernels->transpose(q->lanes, d, w->grad_out, job->width, w->turned_grads);
-    copy_values(job->log_sum_exp + h->lse_at + later, q->count, q->lanes, w->largest);
-    memset(w->sums + q->count, 0, (size_t)(q->lanes - q->count) * sizeof *w->sums);
+    job->kernels->transpose(q->lanes, d, w->queries, job->width, w->queries_transposed);
+    job->kernels->transpose(q->lanes, d, w->grad_out, job->width, w->grad_out_transposed);
+    copy_values(job->log_sum_exp + h->lse_at + later, q->count, q->lanes, w->log_sum_exp);
+    memset(w->inner + q->count, 0, (size_t)(q->lanes - q->count) * sizeof *w->inner);
     job->kernels->row_products(q->count, d, h->out_ld, job->out + out_at, job->grad_out + out_at,
-                               w->sums);
+                               w->inner);
     for (int64_t key = span->first; key < sli_smaller(span->end, end_of_keys(job, q));
          key += SLI_TILE)
         backward_tile(job, q, w, span, key);

@@ -72,10 +72,11 @@ static void multiply_small(const sli_attention_job *job, sli_small_product produ
     job->kernels->small_product(&product);
 }
 
-/* scores [rows, columns] = rows of a times rows of b: [rows, d] [columns, d]^T. `turned`
+/* scores [rows, columns] = rows of a times rows of b: [rows, d] [columns, d]^T. `transposed`
  * [d, columns] is for own kernels. */
 static void multiply_rows(sli_attention_job *job, const sli_score_block *block, const float *a,
-                          int64_t lda, const float *b, int64_t ldb, float *turned, float *scores)
+                          int64_t lda, const float *b, int64_t ldb, float *transposed,
+                          float *scores)
 {
     int64_t d = job->head_width, columns = block->columns;
     if (!job->own_kernels) {
@@ -83,7 +84,7 @@ static void multiply_rows(sli_attention_job *job, const sli_score_block *block, 
         multiply_matrices(job, shape, a, b, 0, scores);
         return;
     }
-    job->kernels->transpose(columns, d, b, ldb, turned);
+    job->kernels->transpose(columns, d, b, ldb, transposed);
     multiply_small(job,
                    (sli_small_product){.m = block->rows,
                                        .n = columns,
@@ -91,7 +92,7 @@ static void multiply_rows(sli_attention_job *job, const sli_score_block *block, 
                                        .a = a,
                                        .a_row = lda,
                                        .a_step = 1,
-                                       .b = turned,
+                                       .b = transposed,
                                        .ldb = columns,
                                        .c = scores,
                                        .ldc = block->ld},
@@ -166,11 +167,11 @@ static void multiply_transposed(sli_attention_job *job, const sli_score_block *b
 
 /* A thread's workspace. Forward needs one matrix of scores. */
 typedef struct workspace {
-    float *turned; /* [positions, d] or its transpose: for own kernels */
+    float *transposed; /* [positions, d] or its transpose: for own kernels */
     float *scores, *grads;
 } workspace;
 
-static int64_t turned_floats(const sli_attention_job *job)
+static int64_t transposed_floats(const sli_attention_job *job)
 {
     return job->own_kernels ? sli_divide_up(job->positions * job->head_width, 16) * 16 : 0;
 }
@@ -183,8 +184,8 @@ static int64_t score_floats(const sli_attention_job *job)
 static workspace thread_workspace(const sli_attention_job *job, int thread)
 {
     workspace w;
-    w.turned = job->workspace + thread * job->thread_floats;
-    w.scores = w.turned + turned_floats(job);
+    w.transposed = job->workspace + thread * job->thread_floats;
+    w.scores = w.transposed + transposed_floats(job);
     w.grads = w.scores + score_floats(job);
     return w;
 }
@@ -195,7 +196,7 @@ static void forward_head(void *argument, int64_t task, int thread)
     sli_attention_head h = sli_find_head(job, task);
     sli_score_block block = score_block(job, &h);
     workspace w = thread_workspace(job, thread);
-    multiply_rows(job, &block, h.q, h.ld, h.k, h.kv_ld, w.turned, w.scores);
+    multiply_rows(job, &block, h.q, h.ld, h.k, h.kv_ld, w.transposed, w.scores);
     job->kernels->softmax(&block, w.scores);
     multiply_scores(job, &block, w.scores, h.v, h.kv_ld, job->to + h.out_at, h.out_ld);
 }
@@ -209,12 +210,13 @@ static void backward_head(sli_attention_job *job, int64_t index, workspace w, fl
     float inner[SLI_TILE];
     job->kernels->row_products(block.rows, job->head_width, h.out_ld, job->out + h.out_at, grad_out,
                                inner);
-    multiply_rows(job, &block, h.q, h.ld, h.k, h.ld, w.turned, w.scores);
-    multiply_rows(job, &block, grad_out, h.out_ld, h.v, h.ld, w.turned, w.grads);
+    multiply_rows(job, &block, h.q, h.ld, h.k, h.ld, w.transposed, w.scores);
+    multiply_rows(job, &block, grad_out, h.out_ld, h.v, h.ld, w.transposed, w.grads);
     job->kernels->softmax_backward(&block, w.scores, w.grads, inner);
     multiply_transposed(job, &block, w.scores, grad_out, h.out_ld, beta, job->to + h.v_at, h.ld,
-                        w.turned);
-    multiply_transposed(job, &block, w.grads, h.q, h.ld, beta, job->to + h.k_at, h.ld, w.turned);
+                        w.transposed);
+    multiply_transposed(job, &block, w.grads, h.q, h.ld, beta, job->to + h.k_at, h.ld,
+                        w.transposed);
     multiply_scores(job, &block, w.grads, h.k, h.ld, grad_q, h.ld);
 }
 
@@ -257,7 +259,7 @@ static sl_status attend_to_short_rows(sli_attention_job *job, int64_t tasks, int
                        job->head_width >= SLI_SMALL_LEAST;
     job->ld = job->own_kernels ? sli_divide_up(job->positions, SLI_SMALL_LEAST) * SLI_SMALL_LEAST
                                : job->positions;
-    job->thread_floats = matrices * score_floats(job) + turned_floats(job);
+    job->thread_floats = matrices * score_floats(job) + transposed_floats(job);
     SL_TRY(sli_attention_open_workspace(job));
     sli_pool_run(sli_cpu(job->device)->pool, tasks, function, job);
     sli_attention_close_workspace(job);
@@ -265,23 +267,18 @@ static sl_status attend_to_short_rows(sli_attention_job *job, int64_t tasks, int
     return sli_sgemm_error("attention", &shape, atomic_load(&job->code));
 }
 
+/* What the arguments of forward and backward both have. */
+#define COMMON_FIELDS(device_, arguments)                                                          \
+    .device = (device_), .kernels = sli_cpu(device_)->kernels, .samples = (arguments)->samples,    \
+    .positions = (arguments)->positions, .heads = (arguments)->heads,                              \
+    .key_heads = (arguments)->key_heads, .head_width = (arguments)->head_width,                    \
+    .first_query = (arguments)->first_query, .room = (arguments)->room,                            \
+    .causal = (arguments)->causal, .qkv = (arguments)->qkv, .dropout = &(arguments)->dropout
+
 sl_status sli_cpu_attention(sl_device *device, const sli_attention *arguments)
 {
-    sli_attention_job job = {.device = device,
-                             .kernels = sli_cpu(device)->kernels,
-                             .samples = arguments->samples,
-                             .positions = arguments->positions,
-                             .heads = arguments->heads,
-                             .key_heads = arguments->key_heads,
-                             .head_width = arguments->head_width,
-                             .first_query = arguments->first_query,
-                             .room = arguments->room,
-                             .causal = arguments->causal,
-                             .qkv = arguments->qkv,
-                             .kv = arguments->kv,
-                             .dropout = &arguments->dropout,
-                             .to = arguments->out,
-                             .log_sum_exp = arguments->log_sum_exp};
+    sli_attention_job job = {COMMON_FIELDS(device, arguments), .kv = arguments->kv,
+                             .to = arguments->out, .log_sum_exp = arguments->log_sum_exp};
     bool is_few = job.positions - job.first_query < FEW_QUERIES && !job.log_sum_exp;
     if (device->batch_invariant || (job.positions > SLI_TILE && !is_few))
         return sli_attend_in_tiles(&job);
@@ -290,21 +287,8 @@ sl_status sli_cpu_attention(sl_device *device, const sli_attention *arguments)
 
 sl_status sli_cpu_attention_backward(sl_device *device, const sli_attention_backward *arguments)
 {
-    sli_attention_job job = {.device = device,
-                             .kernels = sli_cpu(device)->kernels,
-                             .samples = arguments->samples,
-                             .positions = arguments->positions,
-                             .heads = arguments->heads,
-                             .key_heads = arguments->key_heads,
-                             .head_width = arguments->head_width,
-                             .first_query = arguments->first_query,
-                             .room = arguments->room,
-                             .adds = arguments->adds,
-                             .causal = arguments->causal,
-                             .qkv = arguments->qkv,
-                             .out = arguments->out,
-                             .grad_out = arguments->grad_out,
-                             .dropout = &arguments->dropout,
+    sli_attention_job job = {COMMON_FIELDS(device, arguments), .adds = arguments->adds,
+                             .out = arguments->out, .grad_out = arguments->grad_out,
                              .to = arguments->grad_qkv,
                              /* Only read by backward. */
                              .log_sum_exp = (float *)arguments->log_sum_exp};
