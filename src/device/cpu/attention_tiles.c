@@ -5,7 +5,8 @@
  * transposed, once for all tiles of keys, and the softmax is a matter of rows:
  *   forward     O += (P^T)^T V, after O is multiplied by what the largest scores have grown
  *   backward    dV += P^T dO,  dP^T = V dO^T,  dK += dS^T Q,  dQ += dS^T^T K
- * What a product reads many times is copied to dense rows, heads of any width to whole vectors.
+ * What a product reads many times is copied to dense rows, heads of any width to whole vectors. The
+ * rows that come next are asked for meanwhile.
  *
  * Forward, a task is a tile of queries of all heads that share keys; it goes through the keys from
  * position 0 on. All sums of a query run over keys in this order, or over the head's width, and
@@ -50,6 +51,30 @@ static void copy_values(const float *from, int64_t count, int64_t all, float *to
 {
     memcpy(to, from, (size_t)count * sizeof *to);
     memset(to + count, 0, (size_t)(all - count) * sizeof *to);
+}
+
+enum { EXPECTED_LISTS = 3 };
+
+/* Rows that will soon be read or written. They lie far apart, so that a processor does not foresee
+ * them; asked for a few at a time between products, they come while it multiplies. */
+typedef struct expected_rows {
+    const float *next;
+    int64_t ld, width, left;
+} expected_rows;
+
+/* Asks for the next of the lists, in their order. */
+static void expect_some(expected_rows lists[EXPECTED_LISTS])
+{
+    enum { AT_ONCE = 8, LINE_FLOATS = 16 };
+    expected_rows *rows = lists, *last = lists + EXPECTED_LISTS - 1;
+    for (int i = 0; i < AT_ONCE; i++) {
+        while (rows < last && rows->left <= 0)
+            rows++;
+        for (int64_t column = 0; column < rows->width && rows->left > 0; column += LINE_FLOATS)
+            __builtin_prefetch(rows->next + column);
+        rows->next += rows->ld;
+        rows->left--;
+    }
 }
 
 /* A thread's workspace. */
@@ -252,13 +277,18 @@ static void load_queries(const sli_attention_job *job, const queries *q, const w
 }
 
 static void forward_tile(const sli_attention_job *job, const queries *q, const workspace *w,
-                         int64_t first_key, int64_t keys)
+                         int64_t first_key, int64_t keys, expected_rows next[EXPECTED_LISTS])
 {
     sli_score_tile tile = score_tile(job, q, first_key, keys, w);
+    expect_some(next);
     multiply_keys(job, &tile, w->keys, job->width, w->queries_transposed, w->scores);
+    expect_some(next);
+    expect_some(next);
     job->kernels->softmax_tile(&tile, w->scores, w->largest, w->sums, w->factors);
     if (first_key > 0)
         job->kernels->scale_rows(q->count, job->width, w->out, w->factors);
+    expect_some(next);
+    expect_some(next);
     sum_over_keys(job, &tile, q->count, w->scores, w->values, first_key > 0, w->out);
 }
 
@@ -297,10 +327,15 @@ static void forward_queries(void *argument, int64_t task, int thread)
         int64_t keys = sli_smaller(SLI_TILE, end_of_keys(job, &q) - key), at = key * h.kv_ld;
         copy_rows(h.k + at, h.kv_ld, keys, job->head_width, keys, job->width, all.keys);
         copy_rows(h.v + at, h.kv_ld, keys, job->head_width, keys, job->width, all.values);
+        int64_t later = key + keys, left = sli_smaller(SLI_TILE, end_of_keys(job, &q) - later);
+        expected_rows next[EXPECTED_LISTS] = {{h.k + later * h.kv_ld, h.kv_ld, job->head_width,
+                                               left},
+                                              {h.v + later * h.kv_ld, h.kv_ld, job->head_width,
+                                               left}};
         for (int64_t i = 0; i < shared; i++) {
             workspace w = workspace_of_head(job, all, i);
             q.head = sli_find_head(job, task % groups * shared + i);
-            forward_tile(job, &q, &w, key, keys);
+            forward_tile(job, &q, &w, key, keys, next);
         }
     }
     for (int64_t i = 0; i < shared; i++) {
@@ -349,40 +384,74 @@ static void add_rows(const sli_attention_job *job, const float *from, int64_t co
 }
 
 static void backward_tile(const sli_attention_job *job, const queries *q, const workspace *w,
-                          const key_span *span, int64_t first_key)
+                          const key_span *span, int64_t first_key,
+                          expected_rows soon[EXPECTED_LISTS])
 {
     int64_t end = sli_smaller(span->end, end_of_keys(job, q));
     int64_t keys = sli_smaller(SLI_TILE, end - first_key), ld = q->head.ld;
     int64_t at = (first_key - span->first) * job->width;
     sli_score_tile tile = score_tile(job, q, first_key, keys, w);
+    expect_some(soon);
     multiply_keys(job, &tile, w->keys + at, job->width, w->queries_transposed, w->scores);
+    expect_some(soon);
     multiply_keys(job, &tile, q->head.v + first_key * ld, ld, w->grad_out_transposed,
                   w->grad_scores);
+    expect_some(soon);
     job->kernels->softmax_tile_backward(&tile, w->scores, w->grad_scores, w->log_sum_exp, w->inner);
+    expect_some(soon);
     sum_over_queries(job, &tile, q->count, w->scores, w->grad_out, w->grad_v + at);
+    expect_some(soon);
     sum_over_queries(job, &tile, q->count, w->grad_scores, w->queries, w->grad_k + at);
+    expect_some(soon);
     sum_over_keys(job, &tile, q->count, w->grad_scores, w->keys + at, first_key > span->first,
                   w->grad_q);
 }
 
+/* The first wave, whose cells have all queries, leaves the sums of out times its gradient to the
+ * others. */
+static void load_inner(const sli_attention_job *job, const queries *q, const workspace *w)
+{
+    const sli_attention_head *h = &q->head;
+    int64_t later = q->first - job->first_query, out_at = h->out_at + later * h->out_ld;
+    float *inner = job->inner + h->lse_at + later;
+    if (job->wave == 0)
+        job->kernels->row_products(q->count, job->head_width, h->out_ld, job->out + out_at,
+                                   job->grad_out + out_at, inner);
+    copy_values(inner, q->count, q->lanes, w->inner);
+}
+
+/* `next` are the queries that follow. */
 static void backward_queries(const sli_attention_job *job, const queries *q, const workspace *w,
-                             const key_span *span)
+                             const key_span *span, const queries *next)
 {
     const sli_attention_head *h = &q->head;
     int64_t d = job->head_width, later = q->first - job->first_query;
-    int64_t out_at = h->out_at + later * h->out_ld;
+    float *grad_q = job->to + h->q_at + q->first * h->ld;
     copy_rows(h->q + later * h->ld, h->ld, q->count, d, q->lanes, job->width, w->queries);
-    copy_rows(job->grad_out + out_at, h->out_ld, q->count, d, q->lanes, job->width, w->grad_out);
+    copy_rows(job->grad_out + h->out_at + later * h->out_ld, h->out_ld, q->count, d, q->lanes,
+              job->width, w->grad_out);
     job->kernels->transpose(q->lanes, d, w->queries, job->width, w->queries_transposed);
     job->kernels->transpose(q->lanes, d, w->grad_out, job->width, w->grad_out_transposed);
     copy_values(job->log_sum_exp + h->lse_at + later, q->count, q->lanes, w->log_sum_exp);
-    memset(w->inner + q->count, 0, (size_t)(q->lanes - q->count) * sizeof *w->inner);
-    job->kernels->row_products(q->count, d, h->out_ld, job->out + out_at, job->grad_out + out_at,
-                               w->inner);
+    load_inner(job, q, w);
+    const sli_attention_head *n = &next->head;
+    int64_t next_later = next->first - job->first_query;
+    expected_rows soon[EXPECTED_LISTS] = {{grad_q, h->ld, d, q->count},
+                                          {n->q + next_later * n->ld, n->ld, d, next->count},
+                                          {job->grad_out + n->out_at + next_later * n->out_ld,
+                                           n->out_ld, d, next->count}};
     for (int64_t key = span->first; key < sli_smaller(span->end, end_of_keys(job, q));
          key += SLI_TILE)
-        backward_tile(job, q, w, span, key);
-    add_rows(job, w->grad_q, q->count, job->to + h->q_at + q->first * h->ld, h->ld);
+        backward_tile(job, q, w, span, key, soon);
+    add_rows(job, w->grad_q, q->count, grad_q, h->ld);
+}
+
+/* Tile `index` of the queries from `first` to `end` - 1, of one head after the other. */
+static queries tile_of_cell(const sli_attention_job *job, int64_t first_head, int64_t index,
+                            int64_t first, int64_t end)
+{
+    int64_t tiles = sli_divide_up(end - first, SLI_TILE);
+    return queries_from(job, first_head + index / tiles, first + index % tiles * SLI_TILE, end);
 }
 
 static void backward_cell(void *argument, int64_t task, int thread)
@@ -402,12 +471,14 @@ static void backward_cell(void *argument, int64_t task, int thread)
     copy_rows(h.k + at, h.ld, keys, job->head_width, keys, job->width, w.keys);
     memset(w.grad_k, 0, (size_t)(keys * job->width) * sizeof *w.grad_k);
     memset(w.grad_v, 0, (size_t)(keys * job->width) * sizeof *w.grad_v);
-    for (int64_t i = 0; i < shared; i++)
-        for (int64_t query = first; query < end; query += SLI_TILE) {
-            queries q = queries_from(job, group * shared + i, query, end);
-            if (!job->causal || end_of_keys(job, &q) > span.first)
-                backward_queries(job, &q, &w, &span);
-        }
+    int64_t tiles = sli_divide_up(end - first, SLI_TILE);
+    for (int64_t i = 0; i < shared * tiles; i++) {
+        queries q = tile_of_cell(job, group * shared, i, first, end), next = q;
+        if (i + 1 < shared * tiles)
+            next = tile_of_cell(job, group * shared, i + 1, first, end);
+        if (!job->causal || end_of_keys(job, &q) > span.first)
+            backward_queries(job, &q, &w, &span, &next);
+    }
     add_rows(job, w.grad_k, keys, job->to + h.k_at + at, h.ld);
     add_rows(job, w.grad_v, keys, job->to + h.v_at + at, h.ld);
 }
@@ -435,6 +506,7 @@ sl_status sli_attend_in_tiles_backward(sli_attention_job *job)
     int64_t spans = sli_divide_up(job->positions, SPAN);
     job->width = whole_vectors(job->head_width);
     job->thread_floats = lay_out(job, true, NULL, &none);
+    job->inner_floats = job->samples * job->heads * (job->positions - job->first_query);
     SL_TRY(sli_attention_open_workspace(job));
     if (gradient_is_there(job))
         sli_pool_run(pool, job->samples * job->positions, clear_position, job);

@@ -234,7 +234,7 @@ static void backward_key_head(void *argument, int64_t task, int thread)
 
 static size_t workspace_bytes(const sli_attention_job *job)
 {
-    return (size_t)(job->thread_floats * job->device->threads) * sizeof(float);
+    return (size_t)(job->thread_floats * job->device->threads + job->inner_floats) * sizeof(float);
 }
 
 sl_status sli_attention_open_workspace(sli_attention_job *job)
@@ -242,6 +242,7 @@ sl_status sli_attention_open_workspace(sli_attention_job *job)
     void *memory;
     SL_TRY(sli_device_allocate(job->device, SL_MEMORY_WORKSPACE, workspace_bytes(job), &memory));
     job->workspace = memory;
+    job->inner = job->workspace + job->thread_floats * job->device->threads;
     return SL_OK;
 }
 
