@@ -2,8 +2,9 @@
  *
  *   bench_memory models
  *
- * of published models with AdamW: the plan of all of them, of one row of 1,024 tokens, and beside
- * the plan what some take from the system, with a row of 256 tokens.
+ * of published models with AdamW: the plan of all of them, of one row of 1,024 tokens; and beside
+ * the plan what a model of each family takes from the system in a step, and when an evaluation and
+ * another step have followed: in one stage, and in two with two micro-batches of such a row.
  *
  *   bench_memory [EMSIZE NLAYERS NHEAD CHUNKS]               default: 512 6 8 8, two stages
  *
@@ -23,7 +24,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { STAGES = 2, MAX_MICROS = 64, PLANNED_TOKENS = 1024, TAKEN_TOKENS = 256 };
+enum { STAGES = 2, MAX_MICROS = 64, MODEL_TOKENS = 1024 };
 
 /* In bytes, of one micro-batch at one stage. Token ids, the first stage's input, are the caller's.
  */
@@ -100,8 +101,8 @@ static void measure(bench_setup setup)
 
 /* ---- Published models --------------------------------------------------------------------- */
 
-/* The bytes of all stages, and the model's parameters. */
-static int64_t plan_bytes(const bench_setup *setup, int64_t *parameters)
+/* The bytes of all stages, which get the plan's cut, and the model's parameters. */
+static int64_t plan_bytes(bench_setup *setup, int64_t *parameters)
 {
     sl_train_options options = {0};
     sl_module *model;
@@ -121,18 +122,21 @@ static int64_t plan_bytes(const bench_setup *setup, int64_t *parameters)
     bench_check(sl_plan_create(&options, NULL, model, NULL, &plan));
     int64_t bytes = plan->host.total_bytes - plan->host.process_bytes;
     *parameters = plan->total_parameters;
+    setup->balance_count = setup->stages;
+    for (int s = 0; s < setup->stages; s++)
+        setup->balance[s] = plan->stage[s].count;
     sl_plan_destroy(&plan);
     sl_module_destroy(&model);
     return bytes;
 }
 
-static bench_setup model_setup(const char *name, int64_t layers, int64_t tokens)
+static bench_setup model_setup(const char *name, int64_t layers)
 {
     bench_setup setup = bench_setup_lm(1, 1, 1);
     bench_check(sl_model_options_named(name, &setup.model));
     if (layers > 0)
         setup.model.nlayers = layers;
-    setup.bptt = tokens;
+    setup.bptt = MODEL_TOKENS;
     setup.batch = 1;
     setup.optimizer = SL_OPTIMIZER_ADAMW;
     return setup;
@@ -154,7 +158,7 @@ static void plan_models(void)
 {
     bench_heading("| `--model` | Parameters | memory in f32 | in bf16 |");
     for (int i = 0; sl_model_names[i]; i++) {
-        bench_setup setup = model_setup(sl_model_names[i], 0, PLANNED_TOKENS);
+        bench_setup setup = model_setup(sl_model_names[i], 0);
         int64_t bytes[2], parameters;
         char text[32];
         for (int in = SL_PRECISION_F32; in <= SL_PRECISION_BF16; in++) {
@@ -167,37 +171,122 @@ static void plan_models(void)
     }
 }
 
-static void measure_model(const bench_setup *setup, const char *what)
+/* A model of each family: one of sl_model_names, cut; or a shape of its family's own, since the
+ * published ones are too large, in the place of that model's. */
+typedef struct family_model {
+    const char *what, *name;
+    int64_t layers;                                              /* 0: all */
+    sl_family family;                                            /* with a shape */
+    int64_t ntokens, emsize, nhid, nhead, key_heads, head_width; /* 0: the model's own shape */
+    bool tie;
+} family_model;
+
+static const family_model family_models[] = {
+    {.what = "`gpt2`", .name = "gpt2"},
+    {.what = "`smollm2-135m` (`llama`)", .name = "smollm2-135m"},
+    {.what = "`tinyllama-1.1b` (`llama`), 4 of its layers", .name = "tinyllama-1.1b", .layers = 4},
+    {.what = "Mistral 7B (`mistral`), 4 of its layers, a quarter as wide",
+     .name = "tinyllama-1.1b",
+     .layers = 4,
+     .family = SL_FAMILY_MISTRAL,
+     .ntokens = 32768,
+     .emsize = 1024,
+     .nhid = 3584,
+     .nhead = 8,
+     .key_heads = 2,
+     .head_width = 128},
+    {.what = "Qwen2.5 0.5B (`qwen2`), 4 of its layers",
+     .name = "tinyllama-1.1b",
+     .layers = 4,
+     .family = SL_FAMILY_QWEN2,
+     .ntokens = 151936,
+     .emsize = 896,
+     .nhid = 4864,
+     .nhead = 14,
+     .key_heads = 2,
+     .head_width = 64,
+     .tie = true},
+    {.what = "`qwen3-0.6b` (`qwen3`), 4 of its layers", .name = "qwen3-0.6b", .layers = 4},
+    {.what = "SmolLM3 3B (`smollm3`), 4 of its layers, half as wide",
+     .name = "tinyllama-1.1b",
+     .layers = 4,
+     .family = SL_FAMILY_SMOLLM3,
+     .ntokens = 128256,
+     .emsize = 1024,
+     .nhid = 5504,
+     .nhead = 8,
+     .key_heads = 2,
+     .head_width = 128,
+     .tie = true},
+};
+
+static bench_setup family_setup(const family_model *model)
 {
-    int64_t parameters, planned = plan_bytes(setup, &parameters);
-    bench_trainer *trainer = bench_trainer_create(setup);
+    bench_setup setup = model_setup(model->name, model->layers);
+    sl_model_options *options = &setup.model;
+    if (model->ntokens == 0)
+        return setup;
+    options->family = model->family;
+    options->ntokens = model->ntokens;
+    options->emsize = model->emsize;
+    options->nhid = model->nhid;
+    options->nhead = model->nhead;
+    options->tie = model->tie;
+    options->decoder.key_heads = model->key_heads;
+    options->decoder.head_width = model->head_width;
+    options->decoder.qkv_bias = model->family == SL_FAMILY_QWEN2;
+    options->decoder.no_rope_interval = model->family == SL_FAMILY_SMOLLM3 ? 4 : 0;
+    return setup;
+}
+
+/* The most that all devices have had from the system. */
+static double taken_bytes(const bench_trainer *trainer, int stages)
+{
+    double bytes = 0;
+    for (int s = 0; s < stages; s++) {
+        sl_memory_stats stats;
+        sl_device_memory(sl_pipe_device(bench_trainer_pipe(trainer), s), &stats);
+        bytes += (double)stats.peak_reserved_bytes;
+    }
+    return bytes;
+}
+
+static void print_taken(int64_t planned, double taken)
+{
+    printf(" %.2f GiB | %+.1f%% |", taken / (1 << 30), 100 * ((double)planned - taken) / taken);
+}
+
+static void measure_model(bench_setup setup, const char *what)
+{
+    int64_t parameters, planned = plan_bytes(&setup, &parameters);
+    bench_trainer *trainer = bench_trainer_create(&setup);
     bench_trainer_step(trainer);
-    sl_memory_stats stats;
-    sl_device_memory(sl_pipe_device(bench_trainer_pipe(trainer), 0), &stats);
-    double taken = (double)stats.peak_reserved_bytes;
-    printf("| %s | %s | %.2f GiB | %.2f GiB | %+.1f%% |\n", what,
-           sl_precision_names[setup->precision], (double)planned / (1 << 30), taken / (1 << 30),
-           100 * ((double)planned - taken) / taken);
+    double of_step = taken_bytes(trainer, setup.stages);
+    bench_trainer_evaluate(trainer);
+    printf("| %s | %s | %d | %.2f GiB |", what, sl_precision_names[setup.precision], setup.stages,
+           (double)planned / (1 << 30));
+    print_taken(planned, of_step);
+    print_taken(planned, taken_bytes(trainer, setup.stages));
+    printf("\n");
     fflush(stdout);
     bench_trainer_destroy(trainer);
 }
 
 static void measure_models(void)
 {
-    static const struct {
-        const char *name;
-        int64_t layers; /* 0: all */
-        const char *what;
-    } models[] = {{"gpt2", 0, "`gpt2`"},
-                  {"smollm2-135m", 0, "`smollm2-135m`"},
-                  {"qwen3-0.6b", 4, "`qwen3-0.6b`, 4 of its layers"}};
-    bench_heading("| model | precision | planned | taken | difference |");
-    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
-        for (int in = SL_PRECISION_F32; in <= SL_PRECISION_BF16; in++) {
-            bench_setup setup = model_setup(models[i].name, models[i].layers, TAKEN_TOKENS);
-            setup.precision = (sl_precision)in;
-            measure_model(&setup, models[i].what);
-        }
+    bench_heading("| model | precision | stages | planned | a step takes | difference | with an "
+                  "evaluation | difference |");
+    for (size_t i = 0; i < sizeof family_models / sizeof *family_models; i++)
+        for (int in = SL_PRECISION_F32; in <= SL_PRECISION_BF16; in++)
+            for (int stages = 1; stages <= STAGES; stages++) {
+                bench_setup setup = family_setup(&family_models[i]);
+                setup.precision = (sl_precision)in;
+                setup.devices = stages == 1 ? "cpu:0" : "cpu:0,cpu:1";
+                setup.stages = stages;
+                setup.batch = setup.chunks = stages;
+                setup.bptt = MODEL_TOKENS / stages;
+                measure_model(setup, family_models[i].what);
+            }
 }
 
 int main(int argc, char **argv)

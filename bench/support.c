@@ -392,6 +392,16 @@ double bench_trainer_step(bench_trainer *trainer)
     return bench_now() - start;
 }
 
+void bench_trainer_evaluate(bench_trainer *trainer)
+{
+    double loss;
+    int64_t terms;
+    bench_check(
+        sl_pipe_evaluate(trainer->pipe,
+                         &(sl_pipe_batch){.input = trainer->input, .targets = trainer->targets},
+                         &loss, &terms));
+}
+
 double bench_trainer_train_seconds(const bench_trainer *trainer)
 {
     return trainer->train_seconds;

@@ -61,6 +61,8 @@ void bench_trainer_destroy(bench_trainer *trainer);
 double bench_trainer_step(bench_trainer *trainer);
 /* Seconds of the last step's sl_pipe_train. */
 double bench_trainer_train_seconds(const bench_trainer *trainer);
+/* An evaluation of the batch. */
+void bench_trainer_evaluate(bench_trainer *trainer);
 sl_pipe *bench_trainer_pipe(const bench_trainer *trainer);
 
 /* The tensors' bytes at the peak, of all devices together. */
