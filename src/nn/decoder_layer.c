@@ -216,6 +216,8 @@ sl_status sl_decoder_layer_create(const sl_decoder_layer_options *options, sl_mo
                                  .pre_norm = true,
                                  .activation = sli_activation_of(options->activation)};
     SL_TRY(sl_module_create(&sli_decoder_layer_ops, layer, out));
-    return options->naming == SL_NAMING_GPT2 ? add_gpt2_children(options, out, layer)
-                                             : add_llama_children(options, out, layer);
+    SL_TRY(options->naming == SL_NAMING_GPT2 ? add_gpt2_children(options, out, layer)
+                                             : add_llama_children(options, out, layer));
+    sli_encoder_layer_count_blocks(*out);
+    return SL_OK;
 }

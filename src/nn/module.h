@@ -24,7 +24,11 @@ struct sl_module {
     atomic_int sets; /* of a root: parameter sets that hold parameters of its tree */
     bool is_in_evaluation;
     int64_t exact_columns; /* f32 numbers that its forward saves for each row on bf16 passes too */
-    int64_t kept_width;    /* values that it keeps of each position for slices of rows; 0: none */
+    int64_t block_columns; /* f32 numbers for each row of all tensors that a forward which keeps
+                              nothing makes, but that one of the same width replaces another; 0: no
+                              more than forward_bytes */
+    int64_t operand_columns; /* those of them that products on bf16 passes take copies of */
+    int64_t kept_width;      /* values that it keeps of each position for slices of rows; 0: none */
     bool takes_bf16_gradient; /* as it is where sli_pass_stores_bf16; else it gets a copy in f32 */
 };
 
@@ -94,6 +98,10 @@ sl_status sli_module_count_step_flop(const sl_module *sequential, const sl_shape
 /* The most that a forward from `in` to `out` has at once beside its input, on a pass that keeps
  * nothing, in f32. */
 int64_t sli_module_forward_bytes(const sl_module *module, const sl_shape *in, const sl_shape *out);
+
+/* Bytes of all tensors of such a forward and of its output, where those of one size take turns:
+ * what stays cached of it. On bf16 passes with their copies. 0: no more than it has at once. */
+int64_t sli_module_block_bytes(const sl_module *module, int64_t rows, sl_precision precision);
 
 /* Bytes that stay f32 on a bf16 pass, of those that the module and all below it save for so many
  * rows. */

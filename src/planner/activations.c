@@ -21,7 +21,8 @@
 
 /* ---- One micro-batch ---------------------------------------------------------------------- */
 
-/* One micro-batch, or slice, in one stage. A module's workspace is less than what it saves. */
+/* One micro-batch, or slice, in one stage. A module's workspace is less than what it saves, or,
+ * with weights that are frozen and save less, than what its forward makes. */
 typedef struct micro_plan {
     int64_t input, output;     /* bytes; 0 for the first stage's input, ids that the caller owns */
     int64_t saved;             /* from forward to backward, or to its input's half */
@@ -34,6 +35,7 @@ typedef struct micro_plan {
     int64_t forward;           /* of a forward that keeps nothing: the input and the output of the
                                   module where the stage holds most */
     int64_t forward_workspace; /* of this module */
+    int64_t forward_blocks;    /* with all tensors of the module that leaves most of them cached */
     int64_t logits;            /* of a forward that keeps nothing: the loss's workspace */
     int64_t head;              /* between S and T, at its rank's first stage */
     int64_t head_sums;         /* of S */
@@ -110,9 +112,14 @@ static void plan_forward(const sli_layout *layout, int index, const sl_shape *in
 {
     const sl_module *module = sl_module_child(layout->model, index);
     int64_t in_bytes = index > 0 ? bytes_of(in) : 0;
-    int64_t all = kept_bytes(layout, in_bytes) + sli_module_forward_bytes(module, in, next);
+    int64_t input = kept_bytes(layout, in_bytes);
     if (layout->precision == SL_PRECISION_BF16)
-        all += work_bytes(layout, in_bytes);
+        input += work_bytes(layout, in_bytes);
+    int64_t all = input + sli_module_forward_bytes(module, in, next),
+            blocks =
+                input + sli_module_block_bytes(module, sl_shape_count(in) / in->size[in->dims - 1],
+                                               layout->precision);
+    out->forward_blocks = larger(out->forward_blocks, larger(all, blocks));
     if (all <= out->forward + out->forward_workspace)
         return;
     out->forward = kept_bytes(layout, in_bytes) + kept_bytes(layout, bytes_of(next));
@@ -158,7 +165,8 @@ static sl_status plan_micro(const sli_layout *layout, const sl_stage_plan *stage
             out->logits = logits_bytes(layout, stage, &next);
             continue;
         }
-        out->workspace = larger(out->workspace, work_bytes(layout, saved));
+        int64_t blocks = sli_module_block_bytes(module, rows, SL_PRECISION_F32);
+        out->workspace = larger(out->workspace, work_bytes(layout, larger(saved, blocks)));
         plan_forward(layout, i, shape, &next, out);
         *shape = next;
     }
@@ -451,16 +459,18 @@ static sl_status plan_training_step(const sli_layout *layout, const sl_schedule 
 /* ---- An evaluation -------------------------------------------------------------------------- */
 
 /* An evaluation keeps nothing, but its batch may be larger: of a stage, the inputs that wait, and
- * what a module or the loss holds. It is never there beside a step. */
+ * what a module or the loss holds. A CPU caches what other modules, and the loss, have had. It is
+ * never there beside a step. */
 static void plan_stage_evaluation(const sli_layout *layout, const micro_plan *micro, int64_t sums,
                                   sl_stage_plan *stage)
 {
     int64_t modules = micro->forward + micro->forward_workspace;
     int64_t loss = micro->logits > 0 ? micro->output + micro->logits : 0;
-    int64_t waiting = (layout->eval_micros - 1) * micro->input;
-    int64_t cached =
-        is_on_host(layout, stage) ? smaller(micro->forward_workspace, micro->logits) + sums : 0;
-    if (waiting + larger(modules, loss) + cached <=
+    int64_t waiting = (layout->eval_micros - 1) * micro->input, most = larger(modules, loss);
+    int64_t cached = is_on_host(layout, stage)
+                         ? larger(micro->forward_blocks + micro->logits, loss) - most + sums
+                         : 0;
+    if (waiting + most + cached <=
         stage->activation_bytes + stage->workspace_bytes + stage->cached_bytes)
         return;
     stage->activation_bytes = waiting + (modules > loss ? micro->forward : micro->output);

@@ -107,8 +107,7 @@ static void planned_totals_are_the_peaks_of_runs(void **state)
     }
 }
 
-/* Forwards alone leave little open; a layer's halves have blocks of other sizes, which stay cached.
- */
+/* Forwards alone leave little open. */
 static void large_evaluations_are_planned_for(void **state)
 {
     sl_train_options options = small_options(*state);
@@ -122,7 +121,7 @@ static void large_evaluations_are_planned_for(void **state)
     for (options.chunks = 1; options.chunks <= 3; options.chunks += 2)
         for (sl_precision in = SL_PRECISION_F32; in <= SL_PRECISION_BF16; in++) {
             options.precision = in;
-            check_host(options, 0.95, 1.1);
+            check_host(options, 0.95, 1.05);
         }
 }
 

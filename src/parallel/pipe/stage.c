@@ -369,17 +369,19 @@ fail:
 }
 
 /* An epoch's last block and evaluations have tensors of other sizes: those that are cached of the
- * steps before would stay beside them. Generated texts, whose shapes grow by a token, have no loss.
- */
-static void empty_cache_of_other_shapes(sli_stage *stage, const sli_step *step, int micro,
-                                        const sl_tensor *input)
+ * steps before would stay beside them. An evaluation of the same shape has them too, in its modules
+ * and its loss. Generated texts, whose shapes grow by a token, have no loss. */
+static void empty_cache_of_other_sizes(sli_stage *stage, const sli_step *step, int micro,
+                                       const sl_tensor *input)
 {
     const sl_shape *shape = sl_tensor_shape(input);
-    if (!step->loss || step->first_micro + micro > 0 || sl_shape_equal(shape, &stage->input_shape))
+    if (!step->loss || step->first_micro + micro > 0 ||
+        (step->backward == stage->trained && sl_shape_equal(shape, &stage->input_shape)))
         return;
     if (stage->input_shape.dims > 0)
         sli_device_empty_cache(stage->device);
     stage->input_shape = *shape;
+    stage->trained = step->backward;
 }
 
 sl_status sli_stage_perform(sli_stage *stage, sli_step *step, sl_action action, sl_tensor **tensor)
@@ -389,7 +391,7 @@ sl_status sli_stage_perform(sli_stage *stage, sli_step *step, sl_action action, 
     SL_TRY(sli_stage_copy_skips(stage, action));
     switch (action.kind) {
     case SL_ACTION_FORWARD:
-        empty_cache_of_other_shapes(stage, step, action.micro, *tensor);
+        empty_cache_of_other_sizes(stage, step, action.micro, *tensor);
         return perform_forward(stage, step, action, tensor);
     case SL_ACTION_RECOMPUTE:
         return perform_recompute(stage, step, action.micro);

@@ -67,8 +67,9 @@ typedef struct sli_stage {
     bool loss_takes_last; /* the loss works through the last module itself, where there is one */
     sl_parameter_set *parameters;
     sli_record *records; /* [table_micros] */
-    sl_shape
-        input_shape; /* of the first micro-batch of the last step with a loss; at first empty */
+    /* Of the last step with a loss: */
+    sl_shape input_shape; /* of its first micro-batch; at first empty */
+    bool trained;         /* it had a backward */
 
     /* NULL where there is no neighbour. Forward tensors come from the previous stage and go to the
      * next, gradients come from the next and go to the previous. */
