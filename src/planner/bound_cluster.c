@@ -311,9 +311,9 @@ static sl_status bound_candidate(sli_cluster_searcher *search, const sli_candida
         SL_TRY(find_hops(search, &search->grids[grid]));
     SL_TRY(sli_cluster_search_size(search, candidate, &size));
     b.size = size;
-    b.update_per_byte =
-        sli_cluster_time_update(b.used.memory_bytes_per_s, &search->job->optimizer) /
-        (candidate->zero ? candidate->replicas : 1);
+    b.update_per_byte = sli_cluster_time_update(b.used.memory_bytes_per_s, b.used.flops_f32,
+                                                &search->job->optimizer) /
+                        (candidate->zero ? candidate->replicas : 1);
     return bound_cuts(search, &b, is_whole, out);
 }
 

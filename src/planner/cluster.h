@@ -123,6 +123,7 @@ typedef struct sli_used_devices {
     double memory_bytes;        /* its memory, without what is reserved */
     double memory_bytes_per_s;  /* of the slowest memory */
     double flops;               /* peak FLOP/s of all together */
+    double flops_f32;           /* of the slowest, in f32 */
     bool is_cuda;               /* all are */
 } sli_used_devices;
 sli_used_devices sli_devices_used(const sli_devices *devices, int used);
@@ -163,8 +164,9 @@ sl_status sli_cluster_time_modules(const sli_node_kind *kind, const sl_module *m
                                    sl_module_profile *out);
 
 /* The norm and the optimizer, for each byte of gradients: what they read and write of a device's
- * memory. */
-double sli_cluster_time_update(double memory_bytes_per_s, const sl_optimizer_options *optimizer);
+ * memory; or the rounding at random of averages in bf16, where that takes longer. */
+double sli_cluster_time_update(double memory_bytes_per_s, double flops_f32,
+                               const sl_optimizer_options *optimizer);
 
 /* How many times as long as without jitter a step is expected to take at most, as all its `ranks`
  * devices, which are on so many nodes, wait for the slowest of them: the expected largest of so

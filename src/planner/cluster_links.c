@@ -71,6 +71,7 @@ sli_used_devices sli_devices_used(const sli_devices *devices, int used)
 {
     sli_used_devices out = {.memory_bytes = INFINITY,
                             .memory_bytes_per_s = INFINITY,
+                            .flops_f32 = INFINITY,
                             .is_cuda = true};
     for (int left = used; left > 0 && out.kind_count < devices->cluster->kind_count;
          out.kind_count++) {
@@ -82,6 +83,7 @@ sli_used_devices sli_devices_used(const sli_devices *devices, int used)
             out.memory_bytes = memory;
         }
         out.memory_bytes_per_s = fmin(out.memory_bytes_per_s, kind->memory_bytes_per_s);
+        out.flops_f32 = fmin(out.flops_f32, kind->flops[SL_PRECISION_F32]);
         out.flops += (left < count ? left : count) * kind->flops[devices->precision];
         out.is_cuda &= kind->is_cuda;
         left -= count;

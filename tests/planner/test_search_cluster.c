@@ -121,6 +121,21 @@ static void memory_moves_what_a_pass_uses(void **state)
                        1);
 }
 
+/* Of a byte of gradients: AdamW's averages in bf16 are half the bytes, but have to be rounded at
+ * random, which slow devices take longer for than for moving them. */
+static void update_moves_bytes_or_rounds_averages(void **state)
+{
+    const sl_optimizer_options f32 = {.kind = SL_OPTIMIZER_ADAMW},
+                               bf16 = {.kind = SL_OPTIMIZER_ADAMW, .precision = SL_PRECISION_BF16};
+    assert_float_equal(sli_cluster_time_update(2, 1e18, &f32), 4, 1e-9);
+    assert_float_equal(sli_cluster_time_update(2, 1e18, &bf16), 3, 1e-9);
+    assert_float_equal(sli_cluster_time_update(2, 1, &f32), 4, 1e-9);
+    double slow = sli_cluster_time_update(1e18, 1, &bf16);
+    assert_true(slow > 4);
+    assert_float_equal(sli_cluster_time_update(2, 1, &bf16), slow, 1e-9);
+    assert_float_equal(sli_cluster_time_update(1e18, 2, &bf16), slow / 2, 1e-9);
+}
+
 /* A frozen weight gets no gradient: of a layer's backward the input's half stays, and no more of
  * the other one than what is trained. */
 static void frozen_weights_have_no_half(void **state)
@@ -463,6 +478,7 @@ static void used_devices_are_the_first(void **state)
     assert_float_equal(three.memory_bytes, 1e9, 0);
     assert_float_equal(three.memory_bytes_per_s, 1e9, 0);
     assert_float_equal(three.flops, 7e12, 0);
+    assert_float_equal(three.flops_f32, 1e12, 0);
     sli_devices_clear(&devices);
     sli_cluster_clear(&cluster);
 }
@@ -567,6 +583,7 @@ int search_cluster_tests(void)
         cmocka_unit_test(exchange_goes_to_every_replica),
         cmocka_unit_test(jitter_is_that_of_the_slowest),
         cmocka_unit_test(memory_moves_what_a_pass_uses),
+        cmocka_unit_test(update_moves_bytes_or_rounds_averages),
         cmocka_unit_test(frozen_weights_have_no_half),
         cmocka_unit_test(largest_stage_is_as_small_as_any_cut_allows),
         cmocka_unit_test(best_layouts_are_those_of_the_simulation_of_all),

@@ -91,13 +91,16 @@ static sl_status time_f32_peak(measured *m)
     return status;
 }
 
-/* From what an update reads and writes of the memory (sli_cluster_time_update). */
+/* From what an update with averages in f32 reads and writes of the memory
+ * (sli_cluster_time_update). */
 static sl_status time_memory(measured *m)
 {
     double seconds_per_byte;
     SL_TRY(m->machine.time_update(m->machine.context, m->machine.cores, &seconds_per_byte));
     m->memory_bytes_per_s =
-        seconds_per_byte > 0 ? sli_cluster_time_update(seconds_per_byte, &m->run->optimizer) : 0;
+        seconds_per_byte > 0
+            ? sli_cluster_time_update(seconds_per_byte, INFINITY, &m->run->optimizer)
+            : 0;
     return SL_OK;
 }
 
@@ -252,7 +255,9 @@ sl_status sl_profile_machine(const sl_train_options *run, int64_t device_memory,
     SLI_CHECK_NOT_NULL(run);
     SLI_CHECK_NOT_NULL(text);
     *text = NULL;
-    measured m = {.run = run, .seconds = seconds, .spread = -1};
+    sl_train_options timed = *run;
+    timed.optimizer.precision = SL_PRECISION_F32;
+    measured m = {.run = &timed, .seconds = seconds, .spread = -1};
     if (run->task || run->data)
         return sl_error(SL_ERR_UNSUPPORTED, "a profile is made of random tokens, not with %s",
                         run->data ? "a text" : "a task");
