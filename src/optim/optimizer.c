@@ -237,11 +237,6 @@ int sli_optimizer_bucket_count(const sl_optimizer *optimizer)
     return optimizer->bucket_count;
 }
 
-int sli_optimizer_state_arrays(const sl_optimizer *optimizer)
-{
-    return sli_optimizer_arrays_of(&optimizer->options);
-}
-
 sl_tensor *sli_optimizer_state(const sl_optimizer *optimizer, int bucket, int array)
 {
     return optimizer->state[bucket * STATE_ARRAYS + array];

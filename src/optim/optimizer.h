@@ -37,7 +37,6 @@ int sli_optimizer_bucket_count(const sl_optimizer *optimizer);
 /* 0 to 2 arrays a bucket; array i of a bucket is [shard.count], f32 or bf16. */
 int sli_optimizer_arrays_of(const sl_optimizer_options *options);
 sl_dtype sli_optimizer_dtype_of(const sl_optimizer_options *options);
-int sli_optimizer_state_arrays(const sl_optimizer *optimizer);
 sl_tensor *sli_optimizer_state(const sl_optimizer *optimizer, int bucket, int array);
 
 /* What torch.optim calls array i: "momentum_buffer"; "exp_avg" and "exp_avg_sq". */

@@ -237,11 +237,13 @@ static void check_drawn_run(scratch *dir, uint64_t seed)
     options.chunks = 1 + (int)draw(seed, &draws, 8);
     options.comm_precision = (sl_precision)draw(seed, &draws, 2);
     options.precision = draw(seed, &draws, 3) ? SL_PRECISION_F32 : SL_PRECISION_BF16;
+    options.optimizer.precision = draw(seed, &draws, 2) ? SL_PRECISION_F32 : SL_PRECISION_BF16;
     options.split_vocabulary = draw(seed, &draws, 2);
-    print_message("seed %d: %s, %s%s, %d shards of %d rows, %d micro-batches, sums of "
-                  "%s\n",
+    print_message("seed %d: %s, %s, averages of %s%s, %d shards of %d rows, %d micro-batches, sums "
+                  "of %s\n",
                   (int)seed, sl_family_names[options.model.family],
                   sl_precision_names[options.precision],
+                  sl_precision_names[options.optimizer.precision],
                   options.split_vocabulary ? ", split vocabulary" : "", options.shards,
                   (int)options.batch_size, options.chunks,
                   sl_precision_names[options.comm_precision]);

@@ -134,9 +134,10 @@ sl_status sli_zero_consolidate(sli_zero *zero, int root, sl_optimizer **whole)
     if (root < 0 || root >= zero->ranks)
         return sl_error(SL_ERR_INVALID, "a sharded optimizer's ranks are 0 to %d, got %d",
                         zero->ranks - 1, root);
+    int arrays = sli_optimizer_arrays_of(sli_optimizer_options(zero->own));
     sl_status status = create_whole(zero, root, whole);
     for (int b = 0; b < sl_parameter_set_bucket_count(zero->set); b++)
-        for (int array = 0; array < sli_optimizer_state_arrays(zero->own); array++)
+        for (int array = 0; array < arrays; array++)
             for (int source = 0; source < zero->ranks && status == SL_OK; source++)
                 status = send_shard(zero, source, root, b, array, *whole);
     if (status != SL_OK)
