@@ -212,6 +212,15 @@ sed 's/"cpu:\([01]\)"/"cuda:\1"/g' unbalanced.jsonl | grep -v '"memory"' >gpu.js
 refused 1 "gpu.jsonl: how much memory cuda:1 has is not known" "$program" plan --from gpu.jsonl
 refused 1 "2 replicas whose pipeline ranks share cores cannot be planned" "$program" plan --from shared.jsonl
 refused 2 "--pp is the plan's (saved.json): leave it out" "$program" train "${run[@]}" --plan saved.json --pp 2
+# A plan for more devices than are here, and what no device here computes, is refused before anything runs.
+cores=$(env -u OMP_NUM_THREADS nproc)
+"$program" plan "${model[@]}" --ntokens 50 --batch-tokens $((8 * 8 * (cores + 1))) --dp $((cores + 1)) --pp 1 -o large.json >out 2>err ||
+    fail "--dp $((cores + 1)): status $?"
+refused 1 "the plan is for $((cores + 1)) devices of this host, each with cores of its own, and the host has" \
+    "$program" train "${run[@]}" --plan large.json --print-plan
+runs "$program" train "${run[@]}" --plan large.json --print-plan --force
+refused 1 "cpu:0 has no products in tf32" "$program" train "${run[@]}" --devices cpu:0 --precision tf32 --print-plan
+runs "$program" plan "${model[@]}" --ntokens 50 --batch-size 4 --dp 1 --pp 1 --chunks 1 --batch-invariant --comm-precision bf16
 refused 2 "--plan must name a file" "$program" train "${run[@]}" --plan none
 echo '{"plans": []}' >bad.json
 refused 2 "bad.json: must be a JSON object with plans" "$program" train "${run[@]}" --plan bad.json
@@ -346,6 +355,7 @@ sed "s/2e9/2e10/" pair.json >large.json
 
 refused 2 "--tokens needs --cluster" "$program" plan "${cluster[@]}" --tokens 5
 refused 1 "plans for a cluster cannot be made with devices" "$program" plan "${cluster[@]}" --cluster cluster.json --devices cpu
+refused 1 "plans for a cluster cannot be made with batch-invariant" "$program" plan "${cluster[@]}" --cluster cluster.json --batch-invariant
 refused 1 "plans for a cluster cannot be made with a split vocabulary" "$program" plan "${cluster[@]}" --cluster cluster.json --split-vocabulary
 refused 1 "cannot be divided into batches of the given size" "$program" plan "${cluster[@]}" --cluster cluster.json --batch-size 64
 refused 1 "cluster.json is an input" "$program" plan "${cluster[@]}" --cluster cluster.json -o ./cluster.json

@@ -295,6 +295,48 @@ static sl_status find_together(sli_run *run, sli_plan_inputs *inputs)
     return SL_OK;
 }
 
+/* Whether all ranks of this host have all of its cores by the plan's word. */
+static bool shares_cores(const sl_plan *plan)
+{
+    const char *name = plan->device_names;
+    while (strncmp(name, "cpu,", strlen("cpu,")) == 0)
+        name += strlen("cpu,");
+    return strcmp(name, "cpu") == 0;
+}
+
+/* What a plan was made for has cores for each of its ranks. */
+static sl_status check_planned(const sli_run *run)
+{
+    const sl_train_options *options = &run->plan->options;
+    sli_cores found;
+    bool is_planned = options->planned_step_seconds > 0 && !options->force;
+    if (!is_planned || !run->devices.oversubscribed || shares_cores(run->plan))
+        return SL_OK;
+    SL_TRY(sli_cores_find(&found));
+    int cores = found.core_count;
+    sli_cores_clear(&found);
+    return sl_error(SL_ERR_INVALID,
+                    "the plan is for %d device%s of this host, each with cores of its own, and the "
+                    "host has %d core%s: plan for this machine, start the run as processes of "
+                    "several hosts, or set force",
+                    run->plan->ranks_here * run->plan->pipeline_ranks_each,
+                    run->plan->ranks_here * run->plan->pipeline_ranks_each == 1 ? "" : "s", cores,
+                    cores == 1 ? "" : "s");
+}
+
+/* Before anything is read or planned for them. */
+static sl_status check_precision(const sli_run *run)
+{
+    for (int i = 0; i < sl_device_list_count(run->devices.list); i++) {
+        const sl_device *device = sl_device_list_get(run->devices.list, i);
+        if (run->plan->options.precision == SL_PRECISION_TF32 && !sli_device_has_tf32(device))
+            return sl_error(SL_ERR_UNSUPPORTED,
+                            "%s has no products in tf32: use f32 or bf16, or GPUs for all stages",
+                            sl_device_name(device));
+    }
+    return SL_OK;
+}
+
 /* The devices of this process: first those of its first rank. */
 static sl_status open_devices(sli_run *run)
 {
@@ -303,6 +345,8 @@ static sl_status open_devices(sli_run *run)
     SL_TRY(sli_device_list_create_range(plan->device_names, run->launch.local_rank * each,
                                         ranks * each, run->devices.own_cores, &run->devices.list,
                                         &run->devices.oversubscribed));
+    SL_TRY(check_planned(run));
+    SL_TRY(check_precision(run));
     return sl_device_list_set_batch_invariant(run->devices.list, plan->options.batch_invariant);
 }
 

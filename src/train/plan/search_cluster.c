@@ -37,6 +37,7 @@ static sl_status check_options(const sli_ordered_search *s)
                         : has_balance(s)        ? "a balance"
                         : run->split_vocabulary ? "a split vocabulary"
                         : run->slices > 1       ? "slices"
+                        : run->batch_invariant  ? "batch-invariant, which no profile is of"
                         : run->force            ? "force"
                                                 : NULL;
     if (given)

@@ -68,11 +68,15 @@ static timed_devices *find_devices(timed_machine *machine, int count)
 
 static sl_status open_devices(const timed_machine *machine, int count, sl_device_list **out)
 {
-    char *names;
-    if (machine->names)
-        return sl_device_list_create(machine->names, out, NULL);
-    SL_TRY(sli_device_list_name_cpus(count, false, &names));
-    sl_status status = sl_device_list_create(names, out, NULL);
+    char *names = NULL;
+    sl_status status = SL_OK;
+    if (!machine->names)
+        SL_TRY(sli_device_list_name_cpus(count, false, &names));
+    SL_TRY_OR_FAIL(sl_device_list_create(names ? names : machine->names, out, NULL));
+    status = sl_device_list_set_batch_invariant(*out, machine->options->batch_invariant);
+    if (status != SL_OK)
+        sl_device_list_destroy(out);
+fail:
     free(names);
     return status;
 }
