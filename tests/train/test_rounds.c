@@ -42,19 +42,19 @@ static void spread_is_that_of_the_middle_half(void **state)
 static void rounds_agree_when_the_middle_ones_do(void **state)
 {
     sli_rounds rounds = {0};
-    add(&rounds, 1, 1);
-    add(&rounds, 1.01, 1);
+    for (int i = 0; i < 4; i++)
+        add(&rounds, 1, 1);
+    assert_float_equal(sli_rounds_spread(&rounds), 0, 0);
     assert_false(sli_rounds_agree(&rounds)); /* too few */
     add(&rounds, 2, 1);
-    assert_false(sli_rounds_agree(&rounds));
+    assert_true(sli_rounds_agree(&rounds)); /* of 5 one is left out at each end */
     add(&rounds, 2, 1);
     assert_false(sli_rounds_agree(&rounds));
-    for (int i = 0; i < 3; i++)
-        add(&rounds, 1.01, 1);
-    assert_false(sli_rounds_agree(&rounds)); /* of 7 one is left out at each end */
     add(&rounds, 1.01, 1);
-    assert_true(sli_rounds_agree(&rounds));
-    assert_float_equal(sli_rounds_median(&rounds, 0), 1.01, 1e-12);
+    assert_false(sli_rounds_agree(&rounds));
+    add(&rounds, 1.01, 1);
+    assert_true(sli_rounds_agree(&rounds)); /* of 8 two */
+    assert_float_equal(sli_rounds_median(&rounds, 0), 1.005, 1e-12);
     sli_rounds_clear(&rounds);
 }
 

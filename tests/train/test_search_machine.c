@@ -281,6 +281,7 @@ static void machine_is_measured_again_while_there_is_time(void **state)
     assert_true(machine.find_spread(machine.context, 1, 3) < 0);
     check_ok(machine.measure_again(machine.context, &is_measured));
     assert_true(is_measured);
+    assert_true(machine.find_spread(machine.context, 1, 1) < 0); /* on the way to more rows */
     spread = machine.find_spread(machine.context, 1, 3);
     assert_true(spread >= machine.find_spread(machine.context, 1, 2));
     assert_true(machine.find_spread(machine.context, 1, 1 << 20) ==

@@ -55,6 +55,7 @@ sl_status sli_profile_rows(sli_device_job *job)
                                                       .inputs = &documents,
                                                       .input_count = numbers != NULL,
                                                       .targets = ids,
+                                                      .rounds = job->passes,
                                                       .precision = job->options->precision},
                                 job->profile);
 fail:

@@ -12,6 +12,7 @@ typedef struct sli_device_job {
     const sl_train_options *options;
     sl_device *device;
     sl_status (*task)(struct sli_device_job *job); /* one of those below */
+    int passes;                                    /* that are timed; 0: SL_PROFILE_ROUNDS */
     int64_t rows, document_tokens;                 /* as in sli_machine_open */
     sl_module_profile *profile;                    /* [modules] */
     double update_per_byte;

@@ -53,9 +53,10 @@ typedef struct sli_machine {
 /* This one, for a run with these options (borrowed), whose model is completely described. Modules
  * are timed with random tokens, in documents of `document_tokens` (0: a row is one), on devices
  * that are open for that long: options->devices, or `cpu:0` and so on. Each number of devices is
- * timed with rows by powers of two as far as that takes about a second and fits the memory;
- * what lies between is interpolated, what lies beyond in proportion. Measuring again takes at most
- * about `seconds`, or as long as measuring once; 0: all is measured once. */
+ * timed with rows that are powers of two, as far as forward and backward take at most about half a
+ * second and fit the memory; what lies between is interpolated, what lies beyond in proportion.
+ * Measuring again takes at most about `seconds`, or as long as measuring once; 0: all is measured
+ * once. */
 sl_status sli_machine_open(const sl_train_options *options, int64_t document_tokens, double seconds,
                            sli_machine *out);
 void sli_machine_close(sli_machine *machine);

@@ -6,7 +6,7 @@
 #include <string.h>
 
 /* Of rounds that agree. */
-enum { FEWEST = 3 };
+enum { FEWEST = 5 };
 static const double closest = 0.03;
 
 sl_status sli_rounds_add(sli_rounds *rounds, const double *values, size_t width)

@@ -16,8 +16,11 @@
 
 enum { MOST_DEVICES = 256, LADDER = 24 };
 
-/* A number of rows whose modules take longer than this is the last that is timed. */
-static const double longest_seconds = 1;
+/* Rows whose modules take longer than this, forward and backward, are not timed. */
+static const double longest_seconds = 0.5;
+
+/* A round has fewer passes where it would take longer than this. */
+static const double round_seconds = 1;
 
 /* Measuring again takes at least this part of the time that there is for it: what disturbs a
  * machine comes and goes in seconds. */
@@ -35,12 +38,12 @@ typedef struct timed_rung {
 /* The measurements with one number of devices. */
 typedef struct timed_devices {
     int count;
-    int rungs;     /* rows 1, 2, 4 … 2^(rungs - 1) are timed */
-    bool is_ended; /* more rows take too long to be timed, or do not fit the memory */
-    timed_rung ladder[LADDER];
-    sli_rounds update;       /* [devices] for each byte of gradients */
-    sli_rounds exchange;     /* exchange_times, its numbers in their order */
-    double peak_flops_per_s; /* of all together; 0: not timed */
+    timed_rung ladder[LADDER]; /* of 1, 2, 4 ... rows; those that were asked for, and some on the
+                                  way there, are timed */
+    int end;                   /* so many rungs fit the memory */
+    sli_rounds update;         /* [devices] for each byte of gradients */
+    sli_rounds exchange;       /* exchange_times, its numbers in their order */
+    double peak_flops_per_s;   /* of all together; 0: not timed */
 } timed_devices;
 
 typedef struct timed_machine {
@@ -60,7 +63,7 @@ static timed_devices *find_devices(timed_machine *machine, int count)
         if (machine->devices[i].count == count)
             return &machine->devices[i];
     timed_devices *added = &machine->devices[machine->count++];
-    *added = (timed_devices){.count = count};
+    *added = (timed_devices){.count = count, .end = LADDER};
     return added;
 }
 
@@ -159,96 +162,119 @@ static sl_status add_times(const timed_machine *machine, const timed_devices *de
     return status;
 }
 
-/* Another round of 2^number rows. */
-static sl_status time_rung(const timed_machine *machine, timed_devices *devices, int number)
+/* Forward and backward, of those modules that are run: one like the one before it is not. */
+static double sum_times(const sl_module_profile *times, int modules)
+{
+    double seconds = 0;
+    for (int i = 0; i < modules; i++)
+        if (i == 0 || times[i].forward != times[i - 1].forward ||
+            times[i].backward != times[i - 1].backward)
+            seconds += times[i].forward + times[i].backward;
+    return seconds;
+}
+
+/* Another round of 2^number rows, which are expected to take so long. */
+static sl_status time_rung(const timed_machine *machine, timed_devices *devices, int number,
+                           double seconds)
 {
     timed_rung *rung = &devices->ladder[number];
     sli_device_job *jobs = NULL;
+    /* Each pass is two forwards, a backward and its halves; the first is not timed. */
+    double passes = seconds > 0 ? round_seconds / (2 * seconds) - 1 : SL_PROFILE_ROUNDS;
+    const sli_device_job job = {.task = sli_profile_rows,
+                                .rows = (int64_t)1 << number,
+                                .passes = (int)fmax(1, fmin(passes, SL_PROFILE_ROUNDS)),
+                                .document_tokens = machine->document_tokens};
     if (!rung->times && !(rung->times = calloc((size_t)machine->modules, sizeof *rung->times)))
         return sli_no_memory(NULL, "the times of %d modules", machine->modules);
-    sl_status status = run_on_devices(machine, devices->count,
-                                      (sli_device_job){.task = sli_profile_rows,
-                                                       .rows = (int64_t)1 << number,
-                                                       .document_tokens = machine->document_tokens},
-                                      &jobs);
+    sl_status status = run_on_devices(machine, devices->count, job, &jobs);
     if (status == SL_OK)
         status = add_times(machine, devices, jobs, rung);
     free_jobs(jobs, devices->count);
     return status;
 }
 
-/* Whether it takes too long to time these modules: a first round and those that count, of two
- * forwards, a backward and its halves. A module like the one before it is not run. What else takes
- * time, devices that are opened on a busy machine, does not count. */
-static bool is_long(const sl_module_profile *times, int modules)
-{
-    enum { ROUNDS = 1 + SL_PROFILE_ROUNDS };
-    double seconds = 0;
-    for (int i = 0; i < modules; i++) {
-        const sl_module_profile *timed = &times[i];
-        bool is_run =
-            i == 0 || timed->forward != timed[-1].forward || timed->backward != timed[-1].backward;
-        seconds += is_run ? ROUNDS * 2 * (timed->forward + timed->backward) : 0;
-    }
-    return seconds > longest_seconds;
-}
-
-/* Times twice as many rows as were timed last. */
-static sl_status add_rung(timed_machine *machine, timed_devices *devices)
-{
-    SL_TRY(time_rung(machine, devices, devices->rungs));
-    devices->rungs++;
-    devices->is_ended = devices->rungs == LADDER ||
-                        is_long(devices->ladder[devices->rungs - 1].times, machine->modules);
-    return SL_OK;
-}
+/* ---- The ladder ---------------------------------------------------------------------------- */
 
 /* The last rung with at most so many rows. */
 static int find_rung(int64_t rows)
 {
     int low = 0;
-    while ((int64_t)2 << low <= rows)
+    while (low + 1 < LADDER && (int64_t)2 << low <= rows)
         low++;
     return low;
+}
+
+/* The last of rungs 0 ... most that is timed; -1: none is. */
+static int last_timed(const timed_devices *devices, int most)
+{
+    while (most >= 0 && devices->ladder[most].rounds.count == 0)
+        most--;
+    return most;
+}
+
+/* How long modules take with the rows of a rung, by those of one that is timed. */
+static double expect_seconds(const timed_machine *machine, const timed_devices *devices, int timed,
+                             int rung)
+{
+    return timed < 0
+               ? 0
+               : ldexp(sum_times(devices->ladder[timed].times, machine->modules), rung - timed);
+}
+
+/* The rung to be timed next for rung `number` to be: the last one on the way there that does not
+ * take too long; -1: none. */
+static int next_rung(const timed_machine *machine, const timed_devices *devices, int number)
+{
+    int timed = last_timed(devices, number), next = timed;
+    while (next < number && next + 1 < devices->end &&
+           expect_seconds(machine, devices, timed, next + 1) <= longest_seconds)
+        next++;
+    return next > timed ? (timed < 0 ? 0 : next) : -1;
+}
+
+/* Times rung `number`, or else as many rows as can be timed. */
+static sl_status reach_rung(const timed_machine *machine, timed_devices *devices, int number)
+{
+    int next;
+    while ((next = next_rung(machine, devices, number)) >= 0) {
+        int timed = last_timed(devices, next);
+        sl_status status =
+            time_rung(machine, devices, next, expect_seconds(machine, devices, timed, next));
+        if (status == SL_ERR_MEMORY && next > 0)
+            devices->end = next;
+        else if (status != SL_OK)
+            return status;
+    }
+    return SL_OK;
 }
 
 /* The rungs that such rows are interpolated from, of those that are timed. */
 static void find_rungs(const timed_devices *devices, int64_t rows, int *low, int *high)
 {
-    int found = find_rung(rows), last = devices->rungs - 1;
-    *low = found < last ? found : last;
-    *high = *low < last && rows > (int64_t)1 << *low ? *low + 1 : *low;
-}
-
-/* Those are to be measured again. */
-static void use_rungs(timed_machine *machine, timed_devices *devices, int64_t rows)
-{
-    int low, high;
-    find_rungs(devices, rows, &low, &high);
-    for (int i = low; i <= high; i++) {
-        machine->has_new |= !devices->ladder[i].is_used;
-        devices->ladder[i].is_used = true;
-    }
+    int found = find_rung(rows);
+    *low = *high = last_timed(devices, found);
+    if (*low == found && rows > (int64_t)1 << found && found + 1 < LADDER &&
+        devices->ladder[found + 1].rounds.count > 0)
+        *high = found + 1;
 }
 
 static sl_status time_modules(void *context, int count, int64_t rows, sl_module_profile *out)
 {
     timed_machine *machine = context;
     timed_devices *devices = find_devices(machine, count);
-    sl_module_profile *times[LADDER];
-    int low = find_rung(rows);
-    bool is_between = rows > (int64_t)1 << low;
-    while (devices->rungs < low + 1 + (int)is_between && !devices->is_ended) {
-        sl_status status = add_rung(machine, devices);
-        if (status == SL_ERR_MEMORY && devices->rungs > 0)
-            devices->is_ended = true;
-        else if (status != SL_OK)
-            return status;
+    sl_module_profile *times[LADDER] = {NULL};
+    int low = find_rung(rows), high;
+    SL_TRY(reach_rung(machine, devices, low));
+    if (rows > (int64_t)1 << low && low + 1 < LADDER)
+        SL_TRY(reach_rung(machine, devices, low + 1));
+    find_rungs(devices, rows, &low, &high);
+    for (int i = low; i <= high; i++) {
+        times[i] = devices->ladder[i].times;
+        machine->has_new |= !devices->ladder[i].is_used;
+        devices->ladder[i].is_used = true;
     }
-    use_rungs(machine, devices, rows);
-    for (int rung = 0; rung < devices->rungs; rung++)
-        times[rung] = devices->ladder[rung].times;
-    sli_ladder_times(times, devices->rungs, machine->modules, rows, out);
+    sli_ladder_times(times, high + 1, machine->modules, rows, out);
     return SL_OK;
 }
 
@@ -394,9 +420,9 @@ static bool is_wanted(again *at, const sli_rounds *rounds)
 
 static sl_status add_rounds(const timed_machine *machine, timed_devices *devices, again *at)
 {
-    for (int i = 0; i < devices->rungs; i++)
+    for (int i = 0; i < LADDER; i++)
         if (devices->ladder[i].is_used && is_wanted(at, &devices->ladder[i].rounds))
-            SL_TRY(time_rung(machine, devices, i));
+            SL_TRY(time_rung(machine, devices, i, expect_seconds(machine, devices, i, i)));
     if (is_wanted(at, &devices->update))
         SL_TRY(add_update(machine, devices));
     return is_wanted(at, &devices->exchange) ? add_exchange(devices) : SL_OK;
@@ -523,8 +549,8 @@ fail:
 
 int64_t sli_machine_timed_rows(const sli_machine *machine, int devices)
 {
-    int rungs = find_devices(machine->context, devices)->rungs;
-    return rungs > 0 ? (int64_t)1 << (rungs - 1) : 0;
+    int last = last_timed(find_devices(machine->context, devices), LADDER - 1);
+    return last >= 0 ? (int64_t)1 << last : 0;
 }
 
 void sli_machine_close(sli_machine *machine)
