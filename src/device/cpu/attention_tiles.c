@@ -83,7 +83,7 @@ typedef struct workspace {
     float *queries_transposed;  /* [head_width, SLI_TILE]; forward: of each head */
     float *scores;              /* [SLI_TILE, SLI_TILE], as all tiles */
     float *drawn, *multipliers; /* tiles, with dropout */
-    float *keys, *values;       /* [SLI_TILE, width]; backward: keys [SPAN, width] */
+    float *keys, *values;       /* [SLI_TILE, width]; backward: [SPAN, width] */
 
     /* Forward. */
     float *largest, *sums; /* [SLI_TILE] of each head */
@@ -137,6 +137,7 @@ static int64_t lay_out(const sli_attention_job *job, bool is_backward, float *ba
     w->log_sum_exp = place(&room, SLI_TILE);
     w->inner = place(&room, SLI_TILE);
     w->keys = place(&room, SPAN * job->width);
+    w->values = place(&room, SPAN * job->width);
     w->grad_k = place(&room, SPAN * job->width);
     w->grad_v = place(&room, SPAN * job->width);
     w->grad_out = place(&room, rows);
@@ -194,16 +195,16 @@ static sli_triangle triangle_of(const sli_attention_job *job, const sli_score_ti
     return job->causal && tile->distance == 0 ? diagonal : SLI_WHOLE;
 }
 
-/* scores [keys, lanes] = rows [keys, d] times transposed [d, lanes]. */
+/* scores [keys, lanes] = rows [keys, width] times transposed [d, lanes]. */
 static void multiply_keys(const sli_attention_job *job, const sli_score_tile *tile,
-                          const float *rows, int64_t ld, const float *transposed, float *scores)
+                          const float *rows, const float *transposed, float *scores)
 {
     job->kernels->small_product(
         &(sli_small_product){.m = tile->keys,
                              .n = tile->lanes,
                              .k = job->head_width,
                              .a = rows,
-                             .a_row = ld,
+                             .a_row = job->width,
                              .a_step = 1,
                              .b = transposed,
                              .ldb = tile->lanes,
@@ -281,7 +282,7 @@ static void forward_tile(const sli_attention_job *job, const queries *q, const w
 {
     sli_score_tile tile = score_tile(job, q, first_key, keys, w);
     expect_some(next);
-    multiply_keys(job, &tile, w->keys, job->width, w->queries_transposed, w->scores);
+    multiply_keys(job, &tile, w->keys, w->queries_transposed, w->scores);
     expect_some(next);
     expect_some(next);
     job->kernels->softmax_tile(&tile, w->scores, w->largest, w->sums, w->factors);
@@ -388,14 +389,13 @@ static void backward_tile(const sli_attention_job *job, const queries *q, const 
                           expected_rows soon[EXPECTED_LISTS])
 {
     int64_t end = sli_smaller(span->end, end_of_keys(job, q));
-    int64_t keys = sli_smaller(SLI_TILE, end - first_key), ld = q->head.ld;
+    int64_t keys = sli_smaller(SLI_TILE, end - first_key);
     int64_t at = (first_key - span->first) * job->width;
     sli_score_tile tile = score_tile(job, q, first_key, keys, w);
     expect_some(soon);
-    multiply_keys(job, &tile, w->keys + at, job->width, w->queries_transposed, w->scores);
+    multiply_keys(job, &tile, w->keys + at, w->queries_transposed, w->scores);
     expect_some(soon);
-    multiply_keys(job, &tile, q->head.v + first_key * ld, ld, w->grad_out_transposed,
-                  w->grad_scores);
+    multiply_keys(job, &tile, w->values + at, w->grad_out_transposed, w->grad_scores);
     expect_some(soon);
     job->kernels->softmax_tile_backward(&tile, w->scores, w->grad_scores, w->log_sum_exp, w->inner);
     expect_some(soon);
@@ -469,6 +469,7 @@ static void backward_cell(void *argument, int64_t task, int thread)
     sli_attention_head h = sli_find_head(job, group * shared);
     int64_t keys = span.end - span.first, at = span.first * h.ld;
     copy_rows(h.k + at, h.ld, keys, job->head_width, keys, job->width, w.keys);
+    copy_rows(h.v + at, h.ld, keys, job->head_width, keys, job->width, w.values);
     memset(w.grad_k, 0, (size_t)(keys * job->width) * sizeof *w.grad_k);
     memset(w.grad_v, 0, (size_t)(keys * job->width) * sizeof *w.grad_v);
     int64_t tiles = sli_divide_up(end - first, SLI_TILE);
