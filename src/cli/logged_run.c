@@ -125,7 +125,17 @@ static double number_of(double value)
     return isfinite(value) ? value : 0;
 }
 
-/* Before an evaluation has ended, the names of the first replica's are all that is known. */
+/* Whether an earlier stage has the device too, as all of a rank do. */
+static bool is_named_before(const json_t *names, size_t index)
+{
+    for (size_t i = 0; i < index; i++)
+        if (json_equal(json_array_get(names, i), json_array_get(names, index)))
+            return true;
+    return false;
+}
+
+/* Before an evaluation has ended, the names of the first replica's are all that is known, one for
+ * each stage. */
 static void read_devices(cli_logged_run *run)
 {
     const sli_run_history *history = run->history;
@@ -148,8 +158,9 @@ static void read_devices(cli_logged_run *run)
     bool is_alone = run->meter.processes == 1 && history->memory_count == 0;
     for (size_t i = 0; is_alone && i < json_array_size(names); i++) {
         const char *name = json_string_value(json_array_get(names, i));
-        sl_run_meter_add_device(&run->meter,
-                                &(sl_run_device){.host = "", .name = name ? name : "?"});
+        if (!is_named_before(names, i))
+            sl_run_meter_add_device(&run->meter,
+                                    &(sl_run_device){.host = "", .name = name ? name : "?"});
     }
 }
 

@@ -155,7 +155,7 @@ python3 -c 'import json
 for line in open("processes.jsonl"):
     record = json.loads(line)
     if record["record"] == "memory":
-        record["host"] += str(record["rank"])
+        record["host"] = "host%d" % record["rank"]
     print(json.dumps(record))' >hosts.jsonl
 "$program" plan --from hosts.jsonl --json >out 2>err || fail "--from, two hosts: status $?"
 python3 -c 'import json

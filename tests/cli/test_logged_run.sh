@@ -34,13 +34,23 @@ if kind == 'pipeline':
     placement = $2
     order = sorted(range($1), key=lambda s: placement[s])
     actions = [['%d%s0' % (s, letter), 0, 5] for rank in range(max(placement) + 1)
-               for letter in 'FB' for s in order if placement[s] == rank]
+               for letter in 'FB' for s in order[::1 if letter == 'F' else -1] if placement[s] == rank]
     record.update(placement=placement, measured=actions, predicted=actions, link_ms=[0] * ($1 - 1))"
 }
 stages 400 "list(range(400))"
 refused 1 "damaged.jsonl: the record \"run\" has a partition of 400 stages, there can be at most 64" "$program" plan --from damaged.jsonl
 stages 60 "[min(s, 30) for s in range(60)]"
 refused 1 "damaged.jsonl: its timeline has 31 pipeline ranks, the run has 60" "$program" plan --from damaged.jsonl
+# Both stages of a rank have its GPU, which is not shared for that; of its memory the log says nothing.
+stages 4 "[0, 1, 1, 0]"
+python3 -c 'import json
+for line in open("damaged.jsonl"):
+    record = json.loads(line)
+    if record["record"] == "run":
+        record.update(virtual=2, devices=["cuda:0", "cuda:1", "cuda:1", "cuda:0"])
+    if record["record"] != "memory":
+        print(json.dumps(record))' >virtual.jsonl
+refused 1 "virtual.jsonl: how much memory cuda:1 has is not known" "$program" plan --from virtual.jsonl
 damage "if kind == 'run': record['processes'] = 0"
 refused 1 "damaged.jsonl: the record \"run\" has no number of processes" "$program" plan --from damaged.jsonl
 damage "if kind == 'run': record['partition'] = [2, 2, 2]"

@@ -39,7 +39,7 @@ static void steps_are_means_and_memory_is_a_sum(void **state)
     assert_false(measures.shares_cores || measures.has_own_memory);
 }
 
-/* Hosts have consecutive ranks, and a rank may have several devices. */
+/* A rank may have several devices. */
 static void processes_are_counted_on_their_hosts(void **state)
 {
     sl_run_meter meter = {.processes = 4};
@@ -54,6 +54,62 @@ static void processes_are_counted_on_their_hosts(void **state)
     const sl_run_measures measures = measures_of(&meter);
     assert_int_equal(measures.processes, 4);
     assert_int_equal(measures.host_processes, 2);
+}
+
+/* As mpirun --map-by node starts them. */
+static void ranks_of_a_host_may_be_any(void **state)
+{
+    static const char *const hosts[] = {"a", "b", "a", "c", "b", "b"};
+    sl_run_meter meter = {.processes = 6};
+    for (int rank = 0; rank < 6; rank++)
+        add_device(&meter, hosts[rank], rank, "cpu:0", 0);
+    assert_int_equal(measures_of(&meter).host_processes, 3);
+}
+
+/* Replicas have ranks of their own. */
+static void threads_of_a_process_are_no_processes(void **state)
+{
+    sl_run_meter meter = {.processes = 1};
+    for (int rank = 0; rank < 4; rank++)
+        add_device(&meter, "a", rank, "cpu:0", 0);
+    assert_int_equal(measures_of(&meter).host_processes, 0);
+}
+
+static void more_hosts_than_can_be_told_apart_are_refused(void **state)
+{
+    sl_run_measures measures;
+    char host[16];
+    sl_run_meter meter = {.processes = SL_METER_HOSTS + 1};
+    for (int rank = 0; rank <= SL_METER_HOSTS; rank++) {
+        if (rank == SL_METER_HOSTS)
+            assert_int_equal(measures_of(&meter).host_processes, 1);
+        snprintf(host, sizeof host, "host%d", rank);
+        add_device(&meter, host, rank, "cpu:0", 0);
+    }
+    check_error(sl_run_meter_measures(&meter, &measures), SL_ERR_UNSUPPORTED,
+                "on more than 1024 hosts");
+}
+
+/* Whichever devices and replicas are between. */
+static void gpus_are_shared_where_a_process_names_them_again(void **state)
+{
+    sl_run_measures measures;
+    sl_run_meter meter = {.processes = 1};
+    for (int i = 0; i < 4; i++) {
+        if (i == 2)
+            check_ok(sl_run_meter_measures(&meter, &measures));
+        add_device(&meter, "a", i / 2, i % 2 ? "cuda:1" : "cuda:0", 1e9);
+    }
+    check_error(sl_run_meter_measures(&meter, &measures), SL_ERR_UNSUPPORTED,
+                "its devices share GPUs");
+    meter = (sl_run_meter){.processes = 2}; /* each of which sees one GPU */
+    add_device(&meter, "a", 0, "cuda:0", 1e9);
+    add_device(&meter, "a", 1, "cuda:0", 1e9);
+    assert_int_equal(measures_of(&meter).host_processes, 2);
+    add_device(&meter, "a", 1, "cuda:1", 1e9);
+    add_device(&meter, "a", 1, "cuda:0", 1e9);
+    check_error(sl_run_meter_measures(&meter, &measures), SL_ERR_UNSUPPORTED,
+                "its devices share GPUs");
 }
 
 static void gpus_have_memory_of_their_own(void **state)
@@ -87,11 +143,6 @@ static void measures_that_say_nothing_of_other_layouts_are_refused(void **state)
     add_device(&meter, "a", 0, "cpu:0", 1e9);
     check_error(sl_run_meter_measures(&meter, &measures), SL_ERR_UNSUPPORTED,
                 "its devices are CPUs and GPUs");
-    meter = (sl_run_meter){.processes = 2};
-    add_device(&meter, "a", 0, "cuda:0", 1e9);
-    add_device(&meter, "a", 1, "cuda:0", 1e9);
-    check_error(sl_run_meter_measures(&meter, &measures), SL_ERR_UNSUPPORTED,
-                "its devices share GPUs");
     meter = (sl_run_meter){0};
     add_device(&meter, "a", 0, "cuda:0/1", 1e9);
     check_error(sl_run_meter_measures(&meter, &measures), SL_ERR_UNSUPPORTED,
@@ -128,6 +179,10 @@ int run_meter_tests(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(steps_are_means_and_memory_is_a_sum),
         cmocka_unit_test(processes_are_counted_on_their_hosts),
+        cmocka_unit_test(ranks_of_a_host_may_be_any),
+        cmocka_unit_test(threads_of_a_process_are_no_processes),
+        cmocka_unit_test(more_hosts_than_can_be_told_apart_are_refused),
+        cmocka_unit_test(gpus_are_shared_where_a_process_names_them_again),
         cmocka_unit_test(gpus_have_memory_of_their_own),
         cmocka_unit_test(measures_that_say_nothing_of_other_layouts_are_refused),
         cmocka_unit_test(stages_are_those_that_were_set_last),

@@ -36,11 +36,14 @@ typedef struct sl_run_measures {
     double one_stage;    /* as in sl_run_info; 0: not known, and taken to follow from its cores */
     const double *links; /* [stages - 1] of a tensor to the next stage, in seconds; NULL: no time */
     int processes;       /* whose ranks they are; 0: all are threads of one */
-    int host_processes;  /* of these on the host that has most; 0: all */
+    int host_processes;  /* of several on the host that has most; 0: all */
     bool has_own_memory; /* each device has, as GPUs; else their host's is meant */
     int64_t memory_bytes;  /* of the host, or of the device, that has least; 0: this host's */
     int64_t process_bytes; /* that a process held before its model; 0: as much as this one */
 } sl_run_measures;
+
+/* So many hosts and GPUs of a process a meter can tell apart. */
+enum { SL_METER_HOSTS = 1024, SL_METER_GPUS = 256 };
 
 /* Makes such measures of what a run's reporters are told, or its log tells. Begins with zeros; the
  * measures point into it. */
@@ -60,9 +63,16 @@ typedef struct sl_run_meter {
     int64_t memory_bytes;
     int devices, gpus;
     bool shares_gpus;
-    char host[64], device[32]; /* of the device that was added last */
-    int rank, processes_here;  /* the same; of its host so far */
-    int host_processes;        /* of the host that has most */
+    char device[32];             /* that was added last */
+    int rank;                    /* whose it is */
+    bool has_gpu[SL_METER_GPUS]; /* of its process so far, by the numbers in their names */
+    int hosts;                   /* with devices of several processes */
+    struct {
+        char name[64];
+        int processes;
+    } host[SL_METER_HOSTS];
+    bool has_more_hosts;
+    int host_processes; /* of the host that has most */
 } sl_run_meter;
 
 /* What a pipeline rank's device had, in bytes at their peaks. */
@@ -82,10 +92,13 @@ typedef struct sl_run_step_times {
 void sl_run_meter_add_step(sl_run_meter *meter, const sl_run_step_times *times);
 /* In the place of what was set before; it has at most SL_MAX_STAGES stages. */
 void sl_run_meter_set_stages(sl_run_meter *meter, const sl_utilization *utilization);
-/* Those of all replicas, by replica and pipeline rank. */
+/* Those of all replicas, by replica and pipeline rank; the ranks of a host may be any. GPUs of one
+ * process with the same name are one; of two processes they are taken to be two, since each may see
+ * another GPU by the same number. */
 void sl_run_meter_add_device(sl_run_meter *meter, const sl_run_device *device);
 /* The means of the steps. Errors: SL_ERR_UNSUPPORTED where they say nothing of other layouts, since
- * devices share their cores or GPUs, or are of two kinds; SL_ERR_NOT_FOUND where several processes,
+ * devices share their cores or GPUs, or are of two kinds, or there are more than SL_METER_HOSTS
+ * hosts; SL_ERR_NOT_FOUND where several processes,
  * or GPUs, have told nothing of their devices. */
 sl_status sl_run_meter_measures(const sl_run_meter *meter, sl_run_measures *out);
 

@@ -183,7 +183,9 @@ static double divide(double a, double b)
     return b > 0 ? a / b : 0;
 }
 
-/* `simulated` is the time of the run's own tables, more than 0. */
+/* `simulated` is the time of the run's own tables, more than 0. Where it is not that of the run's
+ * steps, the timeline was of a step that something slowed, or did not, and what that was is not
+ * known: links take part, so that the run's own layout has the step that it had. */
 static void scale_times(run_machine *machine, double simulated)
 {
     double factor = pipeline_seconds(machine->measures) / simulated;
@@ -297,7 +299,7 @@ static double planned_activations(const sl_plan *plan)
     return plan->options.replicas * bytes;
 }
 
-/* Processes are those of the run, the first of which stands for any host's. */
+/* Processes are those of the run; the host with most of them stands for all. */
 static sl_train_launch launch_of(const sl_run_measures *measures)
 {
     int here = measures->host_processes;

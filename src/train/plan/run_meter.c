@@ -5,6 +5,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 void sl_run_meter_add_step(sl_run_meter *meter, const sl_run_step_times *times)
@@ -32,36 +33,53 @@ void sl_run_meter_set_stages(sl_run_meter *meter, const sl_utilization *utilizat
     meter->is_mixed = utilization->cores && !share_all;
 }
 
-/* Ranks of a host are consecutive. */
-static void count_process(sl_run_meter *meter, const sl_run_device *device)
+/* The number of the host, which is added where it is not there yet; SL_METER_HOSTS: no room. */
+static int find_host(sl_run_meter *meter, const char *name)
 {
-    bool is_other_host = meter->devices == 0 || strcmp(device->host, meter->host) != 0,
-         is_other = is_other_host || device->rank != meter->rank;
-    meter->processes_here = (is_other_host ? 0 : meter->processes_here) + is_other;
-    if (meter->processes_here > meter->host_processes)
-        meter->host_processes = meter->processes_here;
+    int i = 0;
+    size_t most = sizeof meter->host[0].name - 1;
+    while (i < meter->hosts && strncmp(meter->host[i].name, name, most) != 0)
+        i++;
+    if (i == meter->hosts && i < SL_METER_HOSTS)
+        snprintf(meter->host[meter->hosts++].name, most + 1, "%s", name);
+    return i;
 }
 
-/* A virtual device may have its GPU in common with another, and so has one that is named again. */
+/* Of another one than the device before. */
+static void count_process(sl_run_meter *meter, const sl_run_device *device)
+{
+    int host = find_host(meter, device->host);
+    meter->has_more_hosts |= host == SL_METER_HOSTS;
+    if (host < SL_METER_HOSTS && ++meter->host[host].processes > meter->host_processes)
+        meter->host_processes = meter->host[host].processes;
+    memset(meter->has_gpu, 0, sizeof meter->has_gpu);
+}
+
+/* A virtual device may have its GPU in common with another, and so has one whose process names it
+ * again. */
 static void count_gpu(sl_run_meter *meter, const sl_run_device *device)
 {
-    bool is_again = meter->devices > 0 && strcmp(device->host, meter->host) == 0 &&
-                    strcmp(device->name, meter->device) == 0;
+    const char *number = strchr(device->name, ':');
+    long gpu = number ? strtol(number + 1, NULL, 10) : 0;
     meter->gpus++;
-    meter->shares_gpus |= is_again || strchr(device->name, '/');
+    meter->shares_gpus |= strchr(device->name, '/') != NULL;
+    if (gpu >= 0 && gpu < SL_METER_GPUS) {
+        meter->shares_gpus |= meter->has_gpu[gpu];
+        meter->has_gpu[gpu] = true;
+    }
 }
 
 void sl_run_meter_add_device(sl_run_meter *meter, const sl_run_device *device)
 {
     double others = device->parameters + device->gradients + device->optimizer;
     int64_t usable = llround(fmin(device->usable, 0x1p62));
-    count_process(meter, device);
+    if (meter->processes > 1 && (meter->devices == 0 || device->rank != meter->rank))
+        count_process(meter, device);
     if (strncmp(device->name, "cpu", strlen("cpu")) != 0)
         count_gpu(meter, device);
     meter->activation_bytes += fmax(0, device->total - others);
     if (usable > 0 && (meter->memory_bytes == 0 || usable < meter->memory_bytes))
         meter->memory_bytes = usable;
-    snprintf(meter->host, sizeof meter->host, "%s", device->host);
     snprintf(meter->device, sizeof meter->device, "%s", device->name);
     meter->rank = device->rank;
     meter->devices++;
@@ -81,6 +99,11 @@ static sl_status check_meter(const sl_run_meter *meter)
                         "which of its %d processes are on one host is not known before an "
                         "evaluation has ended",
                         meter->processes);
+    if (meter->has_more_hosts)
+        return sl_error(SL_ERR_UNSUPPORTED,
+                        "its processes are on more than %d hosts, so how many are on each is not "
+                        "known",
+                        SL_METER_HOSTS);
     if (meter->gpus > 0 && meter->gpus < meter->devices)
         return sl_error(SL_ERR_UNSUPPORTED,
                         "its devices are CPUs and GPUs, so its times do not say what a module "
