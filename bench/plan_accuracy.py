@@ -11,8 +11,9 @@ of the runs' medians, so that what the machine loses between one plan and one ru
 what a profile always gets wrong is. The range of the planned steps stands beside them. Every fourth cell is of two
 hosts, network namespaces of this machine with a link of 1 Gbit/s and a core each: planned by a cluster file of
 `sluice profile`, of one core while both work, and `sluice profile --links`. A pipeline of one micro-batch keeps one host
-busy at a time, which then has the machine's memory to itself: it is planned by a profile of one core alone. Without
-root, mpirun or namespaces these cells are left out. Errors are given of both places.
+busy at a time, which then has the machine's memory to itself: it is planned by a profile of one core alone. What a
+process takes there before its model, with MPI and its text, which a profile is without, is what a run of a small model
+takes beyond its plan. Without root, mpirun or namespaces these cells are left out. Errors are given of both places.
 
 Then, for some models, everything is left to the plan, and its choice is run beside all layouts with at most two ranks,
 chunks of 1, 2, 4 and 8, gpipe, 1f1b and zb-h1, cut by `auto`: one short run of each first, then --runs runs in turn of
@@ -121,6 +122,13 @@ class TwoHosts(Bench):
         self.reserved = 0
         self.ntokens = self.count_types()
         self.links = json.loads(self.launch([self.program, "profile", "--links"]))["links"]
+        self.reserved = self.measure_process()
+
+    def measure_process(self):
+        """The bytes of a process with MPI and its text, without its model: by a run of a small one."""
+        model = ["--emsize", "16", "--nhead", "2", "--nlayers", "1"]
+        plan = self.plan_cell(model, "f32", LAYOUTS[2] + (1,))
+        return self.run_once([*self.common(model, "f32"), *plan["options"]], FEWEST)[1] - plan["memory_bytes"]
 
     def count_types(self):
         log = f"{self.folder}/types.jsonl"
@@ -148,7 +156,6 @@ class TwoHosts(Bench):
                                  "cpu:0" if takes_turns else "cpu:0,cpu:1", *self.profile_words()],
                                 stdout=subprocess.PIPE, check=True).stdout
         node, = json.loads(output)["nodes"]
-        self.reserved = node["reserved_bytes"]
         path = f"{self.folder}/cluster.json"
         with open(path, "w", encoding="utf-8") as file:
             json.dump({"nodes": [dict(node, count=2, devices=1)], "links": self.links}, file)
