@@ -6,8 +6,8 @@ SmolLM2-135M's shape: 9 heads of 64 columns, of which three share a head of keys
 PyTorch's figure is the better of two ways: it is told that heads share keys (enable_gqa), or the keys and values are
 repeated before, which counts. Times are of the processor, of all threads. A round's figure is the median of 3 calls
 behind one that is not counted, or that one where it takes more than 5 seconds; lines give the median and the range of
-the rounds. Current PyTorch comes from PyPI into a virtual environment (--venv,
-default: pytorch in the build folder), which is made where none works there.
+the rounds. Current PyTorch comes from PyPI into a virtual environment (--venv, default: pytorch in the build folder),
+which is made where none works there.
 """
 import argparse
 import json
