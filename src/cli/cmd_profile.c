@@ -30,7 +30,7 @@ static const sl_option options[] = {
              "WikiText-2's"},
     {.name = "device-memory", .value = "BYTES", .group = "Devices", FIELD(INT64, device_memory),
      RANGE(1, INT64_MAX), .optional = true,
-     .help = "Memory of a device; without it an equal part of the machine's. CUDA devices need it"},
+     .help = "Memory of a device; without it the GPU's, or of CPUs an equal part of the machine's"},
     {.name = "profile-seconds", .value = "S", .group = "Devices", FIELD(DOUBLE, profile_seconds),
      .initial = "10",
      .help = "Measure modules and update again for a fifth of S seconds, and for up to S until the rounds "

@@ -37,7 +37,6 @@ refused 1 "nodes[0].profile is of another model: it has 5 modules, but the plan'
     "$program" plan "${model[@]}" --nlayers 4 --batch-tokens 64 --cluster node.json
 refused 1 "nodes[0].profile is of another model: its module 0 has 800 parameters, of which 800 are trained, but the plan's has 816 and 816" \
     "$program" plan "${model[@]}" --ntokens 51 --batch-tokens 64 --cluster node.json
-refused 1 "a profile of CUDA devices needs the bytes of a device's memory" "$program" profile "${model[@]}" --devices cuda:0
 refused 2 "--rack-nodes needs --links" "$program" profile "${model[@]}" --rack-nodes 2
 refused 2 "--model has a vocabulary's size" "$program" profile --model smollm2-135m --ntokens 5
 refused 1 "none/node.json" "$program" profile "${model[@]}" -o none/node.json

@@ -60,6 +60,16 @@ run virtual --devices cuda:0/0,cuda:0/1 --chunks 2
 ! plan || fail "--from of virtual devices: status 0"
 grep -q "its devices share GPUs" "$scratch/err" || fail "--from of virtual devices: $(cat "$scratch/err")"
 
+# A profile of a GPU says what memory it has, and a plan can be made by it.
+model=(--emsize 16 --nhid 16 --nhead 2 --nlayers 2 --ntokens 50 --seq-len 8)
+LD_LIBRARY_PATH=$fake FAKE_CUDA_CLOSED=1 timeout 120 "$program" profile "${model[@]}" --devices cuda:0 --profile-seconds 0.1 -o "$scratch/node.json" \
+    >"$scratch/out" 2>&1 || fail "a profile of a GPU: $(cat "$scratch/out")"
+python3 -c 'import json, sys
+[node] = json.load(open(sys.argv[1]))["nodes"]
+[memory] = {record["usable_bytes"] for record in map(json.loads, open(sys.argv[2])) if record["record"] == "memory"}
+assert node["device"] == "cuda" and node["memory_bytes"] == memory > node["reserved_bytes"], (node, memory)' "$scratch/node.json" "$scratch/log" ||
+    fail "a profile of a GPU: other memory"
+
 run mixed --devices cuda:1,cpu:0 --chunks 2 --recompute always
 near cpu mixed
 

@@ -269,7 +269,7 @@ void sl_cluster_plans_clear(sl_cluster_plans *plans);
  * nodes it is, with the times of the model's modules for micro-batches of 1, 2, 4 ... rows while
  * all devices work (`run->devices`, or each core one), their peak rates and their memory. The model
  * is complete, with ntokens, and so is bptt; `run` has no data. `device_memory`: bytes of a device,
- * 0: an equal part of the usable memory; it is needed for CUDA devices. `seconds` as
+ * 0: an equal part of the usable memory, or that of the GPU that has least. `seconds` as
  * profile_seconds. The caller frees *text.
  * Errors: SL_ERR_INVALID, SL_ERR_UNSUPPORTED for options that cannot be profiled; those of
  * sl_profile_modules. */

@@ -249,6 +249,22 @@ static sl_status write_text(const measured *m, int64_t device_memory, char **tex
     return status;
 }
 
+/* Of the GPU that has least. */
+static sl_status find_least_memory(const char *names, int64_t *bytes)
+{
+    sl_device_list *list;
+    SL_TRY(sl_device_list_create(names, &list, NULL));
+    *bytes = INT64_MAX;
+    for (int i = 0; i < sl_device_list_count(list); i++) {
+        sl_memory_stats stats;
+        sl_device_memory(sl_device_list_get(list, i), &stats);
+        if (stats.usable_bytes < (uint64_t)*bytes)
+            *bytes = (int64_t)stats.usable_bytes;
+    }
+    sl_device_list_destroy(&list);
+    return SL_OK;
+}
+
 sl_status sl_profile_machine(const sl_train_options *run, int64_t device_memory, double seconds,
                              char **text)
 {
@@ -263,10 +279,9 @@ sl_status sl_profile_machine(const sl_train_options *run, int64_t device_memory,
                         run->data ? "a text" : "a task");
     if (run->bptt < 1)
         return sl_error(SL_ERR_INVALID, "a profile needs the tokens of a row (seq-len)");
-    if (is_cuda(run) && device_memory <= 0)
-        return sl_error(SL_ERR_INVALID, "a profile of CUDA devices needs the bytes of a device's "
-                                        "memory");
     SL_TRY(sli_train_options_check_values(run));
+    if (is_cuda(run) && device_memory <= 0)
+        SL_TRY(find_least_memory(run->devices, &device_memory));
     sl_status status;
     SL_TRY_OR_FAIL(measure(&m));
     status = write_text(&m, device_memory, text);
