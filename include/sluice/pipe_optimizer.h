@@ -59,7 +59,9 @@ sl_status sl_pipe_optimizer_step(sl_pipe_optimizer *optimizer, double lr, double
  * from there, and sl_checkpoint_read reads into them. The part lives as long as the pipe, but its
  * pointers to values only until sl_saved_model_load. Names do not depend on the cut: another pipe
  * of the same model can read what this one has saved. A pipe of a group has the tensors of its own
- * stages. */
+ * stages. Where its ranks own parts of a split head (sl_pipe_options.head_blocks), every rank calls
+ * this, and the one of the last stage has copies of the whole head, which live until the next call:
+ * they can be saved, but only sl_pipe_load reads a head into the pipe. */
 sl_status sl_pipe_get_state(sl_pipe *pipe, sl_checkpoint_part *out);
 
 /* Reads those tensors from the part "model" of a checkpoint that a pipe of any cut has saved. In a
@@ -70,7 +72,8 @@ sl_status sl_pipe_load(sl_pipe *pipe, const sl_checkpoint_reader *reader);
 /* The optimizers' state as a part "optimizer", under torch.optim's names: for each trained
  * parameter "0.weight.momentum_buffer", or "0.weight.exp_avg" and "0.weight.exp_avg_sq", f32 or
  * bf16; and "0.weight.step", i64 without dimensions. SGD without momentum has none. A sharded state
- * is gathered on rank 0, which alone can save it: on the other ranks the part is empty. The part
+ * is gathered on rank 0, which alone can save it: on the other ranks the part is empty. That of a
+ * split head, whose parts are ranks', is the last stage's, as in sl_pipe_get_state. The part
  * lives until the next call. */
 sl_status sl_pipe_optimizer_get_state(sl_pipe_optimizer *optimizer, sl_checkpoint_part *out);
 

@@ -352,12 +352,14 @@ typedef struct sli_adamw {
 } sli_adamw;
 
 /* How initial values are drawn. Element i of the parameter with number `site` is a function of
- * (seed, site, i) alone. UNIFORM is in [low, high); NORMAL has mean `low` and deviation `high`. */
+ * (seed, site, i) alone; the first one that is written is element `first`. UNIFORM is in [low,
+ * high); NORMAL has mean `low` and deviation `high`. */
 typedef enum sli_init_kind { SLI_INIT_CONSTANT, SLI_INIT_UNIFORM, SLI_INIT_NORMAL } sli_init_kind;
 
 typedef struct sli_init {
     sli_init_kind kind;
     float low, high; /* CONSTANT: both hold the value */
+    int64_t first;   /* a multiple of 4 */
 } sli_init;
 
 typedef enum sli_norm_kind { SLI_NORM_L1, SLI_NORM_L2, SLI_NORM_INF } sli_norm_kind;

@@ -126,6 +126,8 @@ struct sl_parameter {
     float low, high, deviation;
     void (*fill)(const sl_module *module, float *values, int64_t count);
     uint32_t number; /* in its root; sli_module_number_tree keeps it */
+    int64_t first;   /* of a part of a parameter, which has that one's number: its first element
+                        there; else 0 */
     /* While a set holds the parameter; views into the set's buckets for trained ones. */
     sl_tensor *value;
     sl_tensor *grad;
@@ -178,8 +180,20 @@ sl_status sli_parameter_gradient(sl_parameter *parameter, float *beta, float **o
 sl_status sli_parameter_gradient_pair(sl_parameter *first, sl_parameter *second, float *beta,
                                       float **out_first, float **out_second);
 
-/* Elements that a trained parameter takes in its bucket, the gap after it among them. */
+/* Elements that a trained parameter takes in its bucket, the gaps before and after it among them.
+ * The gap before a part is of `lead` elements, so that the parts of a parameter lie to the bounds
+ * of 16 elements as they do in the whole one. */
 int64_t sli_parameter_room(const sl_parameter *parameter);
+int64_t sli_parameter_lead(const sl_parameter *parameter);
+
+/* As sl_parameter_set_create, with parts of parameters (borrowed), which come first in the set and
+ * are no module's of the tree; there may be no children beside them. */
+sl_status sli_parameter_set_create(sl_module *root, int first, int count,
+                                   sl_parameter *const *parts, int part_count,
+                                   const sl_parameter_set_options *options, sl_parameter_set **out);
+
+/* Where a parameter of the set stands in it, for sl_parameter_set_get. */
+int sli_parameter_set_index(const sl_parameter_set *set, const sl_parameter *parameter);
 
 /* A bucket's parameters as they lie in it, one after the other; gives their number. */
 int sli_parameter_set_bucket(const sl_parameter_set *set, int index, sl_parameter *const **out);

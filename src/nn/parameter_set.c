@@ -2,7 +2,8 @@
  *
  *   registration   a b c d e          (frozen parameters and buffers have tensors of their own)
  *   buckets        [e d] [c] [b a]    reverse order: backward is done with e first
- *                   │ └ starts at a multiple of 64 bytes; the gap is 0 in values and gradients
+ *                   │ └ starts at a multiple of 64 bytes, a part as far behind one as it does in
+ *                   │   the whole parameter; gaps are 0 in values and gradients
  *                   └ closed when the bytes of its parameters, gaps not counted, reach the limit
  *
  * These are the buckets of PyTorch's _compute_bucket_assignment_by_size for the reversed list. A
@@ -12,6 +13,7 @@
 #include "device/device.h"
 #include "tensor/tensor.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 enum {
@@ -30,8 +32,8 @@ typedef struct parameter_bucket {
 struct sl_parameter_set {
     sl_module *root; /* of the tree, which counts this set; NULL until it does */
     sl_parameter_set_options options;
-    sl_parameter **parameters; /* in order of registration */
-    int count;
+    sl_parameter **parameters; /* in order of registration, behind parts of others */
+    int count, part_count;
     sl_parameter **trained; /* in reverse order: as they lie in the buckets */
     int trained_count;
     parameter_bucket *buckets;
@@ -71,10 +73,11 @@ static sl_status check_range(const sl_module *root, int first, int count)
     return SL_OK;
 }
 
-static sl_status list_parameters(sl_parameter_set *set, sl_module *root, int first, int count)
+static sl_status list_parameters(sl_parameter_set *set, sl_module *root, int first, int count,
+                                 sl_parameter *const *parts, int part_count)
 {
     bool whole = first == 0 && count == 0;
-    int total = whole ? count_below(root) : 0;
+    int total = part_count + (whole ? count_below(root) : 0);
     for (int i = first; i < first + count; i++)
         total += count_below(root->children[i]);
     set->parameters = calloc((size_t)total + 1, sizeof(sl_parameter *));
@@ -82,6 +85,8 @@ static sl_status list_parameters(sl_parameter_set *set, sl_module *root, int fir
     set->buckets = calloc((size_t)total + 1, sizeof *set->buckets);
     if (!set->parameters || !set->trained || !set->buckets)
         return sli_no_memory("sl_parameter_set_create", "the list of %d parameters", total);
+    for (; set->part_count < part_count; set->part_count++)
+        set->parameters[set->count++] = parts[set->part_count];
     if (whole)
         list_below(root, set);
     for (int i = first; i < first + count; i++)
@@ -99,10 +104,15 @@ static int64_t elements_of(const sl_parameter *parameter)
     return sl_shape_count(&parameter->shape);
 }
 
+int64_t sli_parameter_lead(const sl_parameter *parameter)
+{
+    return parameter->first % ALIGNMENT_ELEMENTS;
+}
+
 int64_t sli_parameter_room(const sl_parameter *parameter)
 {
-    return (elements_of(parameter) + ALIGNMENT_ELEMENTS - 1) / ALIGNMENT_ELEMENTS *
-           ALIGNMENT_ELEMENTS;
+    return (sli_parameter_lead(parameter) + elements_of(parameter) + ALIGNMENT_ELEMENTS - 1) /
+           ALIGNMENT_ELEMENTS * ALIGNMENT_ELEMENTS;
 }
 
 /* Whether each parameter has a block of memory of its own, so that a file's memory can replace it.
@@ -153,9 +163,12 @@ static sl_status create_views(const sl_parameter_set *set, const parameter_bucke
     int64_t offset = 0;
     for (int i = bucket->first; i < bucket->first + bucket->count; i++) {
         sl_parameter *parameter = set->trained[i];
-        int64_t end = offset + elements_of(parameter), next = offset + room_in(set, parameter);
-        SL_TRY(sl_tensor_view(flat, offset, &parameter->shape,
+        int64_t begin = offset + sli_parameter_lead(parameter);
+        int64_t end = begin + elements_of(parameter), next = offset + room_in(set, parameter);
+        SL_TRY(sl_tensor_view(flat, begin, &parameter->shape,
                               grads ? &parameter->grad : &parameter->value));
+        if (begin > offset)
+            SL_TRY(zero_range(flat, offset, begin));
         if (next > end)
             SL_TRY(zero_range(flat, end, next));
         offset = next;
@@ -239,10 +252,43 @@ static sl_status fill_from_host(const sl_parameter *parameter, sl_tensor *to)
 static sli_init initial_values(const sl_parameter *parameter)
 {
     if (parameter->deviation > 0)
-        return (sli_init){SLI_INIT_NORMAL, parameter->low, parameter->deviation};
+        return (
+            sli_init){.kind = SLI_INIT_NORMAL, .low = parameter->low, .high = parameter->deviation};
     bool constant = parameter->low == parameter->high;
-    return (sli_init){constant ? SLI_INIT_CONSTANT : SLI_INIT_UNIFORM, parameter->low,
-                      parameter->high};
+    return (sli_init){.kind = constant ? SLI_INIT_CONSTANT : SLI_INIT_UNIFORM,
+                      .low = parameter->low,
+                      .high = parameter->high};
+}
+
+/* Random numbers come four at a time, and a part may begin between them: by way of `buffer`
+ * [size], from the four before it on. */
+static sl_status draw_part(const sl_parameter_set *set, const sl_parameter *parameter,
+                           sl_tensor *buffer, sl_tensor *to)
+{
+    sli_init init = initial_values(parameter);
+    sl_device *device = set->options.device;
+    int64_t count = elements_of(parameter), size = sl_tensor_count(buffer), done;
+    for (int64_t at = 0; at < count; at += done) {
+        int64_t skipped = (parameter->first + at) % 4;
+        done = size - skipped < count - at ? size - skipped : count - at;
+        init.first = parameter->first + at - skipped;
+        SL_TRY(sli_device_initialize(device, &init, set->options.seed, parameter->number,
+                                     skipped + done, sl_tensor_f32(buffer)));
+        SL_TRY(sli_device_copy(device, sl_tensor_f32(to) + at, sl_tensor_f32(buffer) + skipped,
+                               (size_t)done * sizeof(float)));
+    }
+    return SL_OK;
+}
+
+static sl_status initialize_part(const sl_parameter_set *set, const sl_parameter *parameter,
+                                 sl_tensor *to)
+{
+    const sl_shape shape = sl_shape_1d(1 << 14);
+    sl_tensor *buffer;
+    SL_TRY(sl_tensor_create(set->options.device, SL_MEMORY_WORKSPACE, SL_F32, &shape, &buffer));
+    sl_status status = draw_part(set, parameter, buffer, to);
+    sl_tensor_destroy(&buffer);
+    return status;
 }
 
 /* `to` is f32. */
@@ -251,6 +297,8 @@ static sl_status initialize_tensor(const sl_parameter_set *set, const sl_paramet
 {
     if (parameter->fill)
         return fill_from_host(parameter, to);
+    if (parameter->first > 0)
+        return initialize_part(set, parameter, to);
     sli_init init = initial_values(parameter);
     return sli_device_initialize(set->options.device, &init, set->options.seed, parameter->number,
                                  elements_of(parameter), sl_tensor_f32(to));
@@ -311,7 +359,15 @@ static sl_status check_options(const sl_parameter_set_options *options)
 sl_status sl_parameter_set_create(sl_module *root, int first, int count,
                                   const sl_parameter_set_options *options, sl_parameter_set **out)
 {
+    return sli_parameter_set_create(root, first, count, NULL, 0, options, out);
+}
+
+sl_status sli_parameter_set_create(sl_module *root, int first, int count,
+                                   sl_parameter *const *parts, int part_count,
+                                   const sl_parameter_set_options *options, sl_parameter_set **out)
+{
     *out = NULL;
+    assert(part_count == 0 || !options->no_gradients); /* whose buckets have no gaps */
     SL_TRY(check_options(options));
     SL_TRY(check_range(root, first, count));
     sl_parameter_set *set = calloc(1, sizeof *set);
@@ -319,7 +375,7 @@ sl_status sl_parameter_set_create(sl_module *root, int first, int count,
         return sli_no_memory("sl_parameter_set_create", "a parameter set");
     set->options = *options;
     sl_status status;
-    SL_TRY_OR_FAIL(list_parameters(set, root, first, count));
+    SL_TRY_OR_FAIL(list_parameters(set, root, first, count, parts, part_count));
     status = check_unplaced(set);
     if (status != SL_OK) {
         set->count = 0; /* what another set placed is not ours to take back */
@@ -385,6 +441,16 @@ int sl_parameter_set_count(const sl_parameter_set *set)
 sl_parameter *sl_parameter_set_get(const sl_parameter_set *set, int index)
 {
     return set->parameters[index];
+}
+
+/* Those of the tree have successive numbers. */
+int sli_parameter_set_index(const sl_parameter_set *set, const sl_parameter *parameter)
+{
+    for (int i = 0; i < set->part_count; i++)
+        if (set->parameters[i] == parameter)
+            return i;
+    assert(set->part_count < set->count);
+    return set->part_count + (int)(parameter->number - set->parameters[set->part_count]->number);
 }
 
 sl_device *sl_parameter_set_device(const sl_parameter_set *set)

@@ -4,6 +4,7 @@
 #include "core/error.h"
 #include "nn/layers.h"
 #include "nn/module.h"
+#include "nn/split_head_sums.h"
 #include "tensor/tensor.h"
 
 #include <inttypes.h>
@@ -16,9 +17,6 @@
  * the log sum exp beside the impossible class's logit, whose exponential is 0. */
 enum { COLUMN_STEP = 16 };
 static const float impossible = -1e6f;
-
-enum { LOG_SUM, TARGET_LOGIT, NUMBERS };       /* of a node's row */
-enum { TOTAL_LOG_SUM, WEIGHT, TARGET_WEIGHT }; /* of a row's result */
 
 int64_t sli_split_head_first_class(int64_t classes, int blocks, int block)
 {
@@ -161,7 +159,7 @@ sli_split_head_bytes sli_split_head_plan(int64_t classes, int64_t width, int blo
     sli_split_head_bytes out = {0};
     blocks = sli_split_head_blocks(classes, blocks);
     int64_t columns = block_columns((classes + blocks - 1) / blocks);
-    int64_t sums = rows * (width * (int64_t)sizeof(float) + NUMBERS * (int64_t)sizeof(double));
+    int64_t sums = rows * (width * (int64_t)sizeof(float) + SLI_NUMBERS * (int64_t)sizeof(double));
     int64_t logits = bf16 ? rows * columns * (int64_t)sizeof(float) : 0;
     int most_nodes = 0, all_nodes = 0, height = 0, most_blocks = 0;
     for (int p = 0; p < parts; p++) {
@@ -176,54 +174,11 @@ sli_split_head_bytes sli_split_head_plan(int64_t classes, int64_t width, int blo
     }
     out.record =
         most_blocks * rows * (columns * (int64_t)element_bytes(bf16) + (int64_t)sizeof(double));
-    out.sums = most_nodes * sums;
-    out.all_sums = all_nodes * sums;
+    int64_t weights = rows * width * (int64_t)sizeof(float);
+    out.sums = most_nodes * sums + weights;
+    out.all_sums = all_nodes * sums + weights;
     out.workspace = height * sums + logits;
     return out;
-}
-
-/* ---- Nodes ------------------------------------------------------------------------------ */
-
-/* Adds a node to the one before it: rows of the gradient without its targets, and their numbers. */
-static void add_node(int64_t rows, int64_t width, float *sums, double *numbers,
-                     const float *more_sums, const double *more_numbers)
-{
-    for (int64_t row = 0; row < rows; row++) {
-        double *own = numbers + row * NUMBERS;
-        const double *other = more_numbers + row * NUMBERS;
-        double most = own[LOG_SUM] > other[LOG_SUM] ? own[LOG_SUM] : other[LOG_SUM];
-        double first = exp(own[LOG_SUM] - most), second = exp(other[LOG_SUM] - most);
-        float own_weight = (float)(first / (first + second));
-        float other_weight = (float)(second / (first + second));
-        float *target = sums + row * width;
-        const float *source = more_sums + row * width;
-        for (int64_t i = 0; i < width; i++)
-            target[i] = own_weight * target[i] + other_weight * source[i];
-        own[LOG_SUM] = most + log(first + second);
-        own[TARGET_LOGIT] += other[TARGET_LOGIT];
-    }
-}
-
-/* Nodes that are not halves of one yet. */
-typedef struct node_stack {
-    int blocks; /* of the whole head */
-    int64_t rows, width;
-    int count, first[SLI_SUM_TREE_MOST_NODES];
-    float *sums[SLI_SUM_TREE_MOST_NODES];
-    double *numbers[SLI_SUM_TREE_MOST_NODES];
-} node_stack;
-
-/* The node of blocks first … end - 1, whose data the caller has put where stack->sums[count] and
- * numbers[count] point. */
-static void push_node(node_stack *stack, int first, int end)
-{
-    stack->first[stack->count++] = first;
-    while (stack->count > 1 &&
-           sli_sum_tree_has_node(stack->first[stack->count - 2], end, stack->blocks)) {
-        int top = --stack->count;
-        add_node(stack->rows, stack->width, stack->sums[top - 1], stack->numbers[top - 1],
-                 stack->sums[top], stack->numbers[top]);
-    }
 }
 
 /* ---- Forward ---------------------------------------------------------------------------- */
@@ -232,7 +187,7 @@ static void push_node(node_stack *stack, int first, int end)
 typedef struct forward_room {
     sl_tensor *logits; /* [rows, columns of the largest block] f32; NULL: the softmax is */
     sl_tensor *sums;   /* [height * rows, D] */
-    double *numbers;   /* [height][rows][NUMBERS] */
+    double *numbers;   /* [height][rows][SLI_NUMBERS] */
     double *losses;    /* [rows] */
     int32_t *targets;  /* [rows] of the kernel: the impossible class */
 } forward_room;
@@ -256,7 +211,7 @@ static sl_status create_room(const sli_split_head *part, sl_device *device, int6
         SL_TRY(sl_tensor_create(device, SL_MEMORY_WORKSPACE, SL_F32, &logits, &room->logits));
     SL_TRY(sl_tensor_create(device, SL_MEMORY_WORKSPACE, SL_F32, &sums, &room->sums));
     size_t count = (size_t)rows;
-    room->numbers = calloc((size_t)height * count * NUMBERS + 1, sizeof *room->numbers);
+    room->numbers = calloc((size_t)height * count * SLI_NUMBERS + 1, sizeof *room->numbers);
     room->losses = calloc(count + 1, sizeof *room->losses);
     room->targets = calloc(count + 1, sizeof *room->targets);
     if (!room->numbers || !room->losses || !room->targets)
@@ -327,7 +282,7 @@ static sl_status compute_softmax(const head_block *block, const sli_split_head_r
     for (int64_t row = 0; row < rows; row++) {
         int64_t target = target_in_block(block, record->targets, row);
         room->targets[row] = (int32_t)block->classes;
-        numbers[row * NUMBERS + TARGET_LOGIT] =
+        numbers[row * SLI_NUMBERS + SLI_TARGET_LOGIT] =
             target < 0 ? 0 : (double)logits[row * block->columns + target];
     }
     SL_TRY(sli_device_cross_entropy(sl_tensor_device(record->in),
@@ -344,7 +299,7 @@ static sl_status compute_softmax(const head_block *block, const sli_split_head_r
         int64_t target = target_in_block(block, record->targets, row);
         bool is_ignored = sl_tensor_i32(record->targets)[row] < 0;
         double log_sum = is_ignored ? 0 : room->losses[row] + (double)impossible;
-        numbers[row * NUMBERS + LOG_SUM] = log_sum;
+        numbers[row * SLI_NUMBERS + SLI_LOG_SUM] = log_sum;
         record->log_sums[block->index * rows + row] = log_sum;
         size_t bytes = element_bytes(rounds);
         char *start = (char *)softmax + (size_t)(row * block->columns) * bytes;
@@ -379,31 +334,54 @@ static sl_status run_block(const sli_split_head *part, const head_block *block,
 }
 
 static sl_status run_blocks(const sli_split_head *part, const sli_split_head_record *record,
-                            const forward_room *room, node_stack *stack)
+                            const forward_room *room, sli_head_nodes *stack)
 {
     int64_t rows = stack->rows;
     for (int i = 0; i < SLI_SUM_TREE_MOST_NODES; i++) {
         stack->sums[i] = sl_tensor_f32(room->sums) + i * rows * part->width;
-        stack->numbers[i] = room->numbers + i * rows * NUMBERS;
+        stack->numbers[i] = room->numbers + i * rows * SLI_NUMBERS;
     }
     for (head_block block = first_block(part); block.classes > 0;
          block = next_block(part, &block, rows)) {
         int number = part->first + block.index;
         SL_TRY(run_block(part, &block, record, room, stack->sums[stack->count],
                          stack->numbers[stack->count]));
-        push_node(stack, number, number + 1);
+        sli_head_nodes_push(stack, number, number + 1);
     }
     return SL_OK;
 }
 
-static sl_status copy_nodes(const node_stack *stack, const forward_room *room, sl_device *device,
+/* The weights of the rows' targets that the part has, in the order of rows, to `to` [targets, D].
+ */
+static void copy_target_weights(const sli_split_head *part, const sli_class_range *range,
+                                const sl_tensor *targets, float *to)
+{
+    for (int64_t row = 0; row < sl_tensor_count(targets); row++) {
+        int32_t target = sl_tensor_i32(targets)[row];
+        if (!sli_class_range_has(range, target))
+            continue;
+        const void *weight = element(part->weight, (target - range->first) * part->width);
+        if (is_bf16(part))
+            sli_widen_bf16(weight, to, part->width);
+        else
+            memcpy(to, weight, (size_t)part->width * sizeof *to);
+        to += part->width;
+    }
+}
+
+static sl_status copy_nodes(const sli_split_head *part, const sli_head_nodes *stack,
+                            const forward_room *room, const sl_tensor *targets, sl_device *device,
                             sl_tensor **sums, sl_tensor **numbers)
 {
-    sl_shape sums_shape = sl_shape_2d(stack->count * stack->rows, stack->width);
-    sl_shape numbers_shape = sl_shape_2d(stack->count * stack->rows, NUMBERS);
+    sli_class_range range = sli_class_range_of(part->classes, part->blocks, part->first, part->end);
+    int64_t nodes = stack->count * stack->rows;
+    sl_shape sums_shape = sl_shape_2d(nodes + sli_class_range_count(&range, targets), stack->width);
+    sl_shape numbers_shape = sl_shape_2d(nodes, SLI_NUMBERS);
     SL_TRY(sl_tensor_create(device, SL_MEMORY_ACTIVATIONS, SL_F32, &sums_shape, sums));
     SL_TRY(sl_tensor_create(device, SL_MEMORY_ACTIVATIONS, SL_F64, &numbers_shape, numbers));
-    memcpy(sl_tensor_data(*sums), sl_tensor_data(room->sums), sli_tensor_bytes(*sums));
+    memcpy(sl_tensor_data(*sums), sl_tensor_data(room->sums),
+           (size_t)(nodes * stack->width) * sizeof(float));
+    copy_target_weights(part, &range, targets, sl_tensor_f32(*sums) + nodes * stack->width);
     memcpy(sl_tensor_data(*numbers), room->numbers, sli_tensor_bytes(*numbers));
     return SL_OK;
 }
@@ -413,14 +391,16 @@ sl_status sli_split_head_forward(const sli_split_head *part, const sl_tensor *in
                                  sl_tensor **sums, sl_tensor **numbers)
 {
     sl_device *device = sl_tensor_device(in);
-    node_stack stack = {.blocks = part->blocks, .rows = sl_tensor_rows(in), .width = part->width};
+    sli_head_nodes stack = {.blocks = part->blocks,
+                            .rows = sl_tensor_rows(in),
+                            .width = part->width};
     forward_room room = {0};
     *sums = *numbers = NULL;
     sl_status status;
     SL_TRY_OR_FAIL(create_room(part, device, stack.rows, &room));
     SL_TRY_OR_FAIL(create_record(part, in, targets, record));
     SL_TRY_OR_FAIL(run_blocks(part, record, &room, &stack));
-    status = copy_nodes(&stack, &room, device, sums, numbers);
+    status = copy_nodes(part, &stack, &room, targets, device, sums, numbers);
 
 fail:
     room_clear(&room);
@@ -430,57 +410,6 @@ fail:
         sl_tensor_destroy(numbers);
     }
     return status;
-}
-
-/* ---- Reduction -------------------------------------------------------------------------- */
-
-static void finish_row(const sli_split_head_reduction *reduction, int64_t row, const float *sums,
-                       const double *numbers)
-{
-    int64_t width = sl_tensor_columns(reduction->grad_in);
-    int32_t target = sl_tensor_i32(reduction->targets)[row];
-    float *grad = sl_tensor_f32(reduction->grad_in) + row * width;
-    double *result = (double *)sl_tensor_data(reduction->result) + row * SLI_SPLIT_HEAD_RESULTS;
-    reduction->row_losses[row] = 0;
-    result[TOTAL_LOG_SUM] = numbers[LOG_SUM];
-    result[WEIGHT] = result[TARGET_WEIGHT] = 0;
-    memset(grad, 0, (size_t)width * sizeof *grad);
-    if (target < 0)
-        return;
-    double likelihood = numbers[TARGET_LOGIT] - numbers[LOG_SUM];
-    reduction->row_losses[row] = -likelihood;
-    result[WEIGHT] = reduction->scale;
-    result[TARGET_WEIGHT] = reduction->scale * expm1(likelihood);
-    for (int64_t i = 0; i < width; i++)
-        grad[i] = (float)reduction->scale * sums[i];
-    add_row(reduction->weight, target, width, (float)result[TARGET_WEIGHT], grad);
-}
-
-sl_status sli_split_head_reduce(const sli_split_head_reduction *reduction)
-{
-    node_stack stack = {.blocks = reduction->blocks,
-                        .rows = sl_tensor_rows(reduction->grad_in),
-                        .width = sl_tensor_columns(reduction->grad_in)};
-    for (int p = 0; p < reduction->parts; p++) {
-        int first, end, ends[SLI_SUM_TREE_MOST_NODES];
-        sli_split_head_find_part(reduction->blocks, p, reduction->parts, &first, &end);
-        int count = sli_sum_tree_nodes(first, end, reduction->blocks, ends);
-        if (sl_tensor_rows(reduction->sums[p]) != count * stack.rows)
-            return sl_error(SL_ERR_INTERNAL, "a part of the head gave %lld rows, not %lld",
-                            (long long)sl_tensor_rows(reduction->sums[p]),
-                            (long long)(count * stack.rows));
-        for (int i = 0; i < count; first = ends[i++]) {
-            stack.sums[stack.count] =
-                sl_tensor_f32(reduction->sums[p]) + i * stack.rows * stack.width;
-            stack.numbers[stack.count] =
-                (double *)sl_tensor_data(reduction->numbers[p]) + i * stack.rows * NUMBERS;
-            push_node(&stack, first, ends[i]);
-        }
-    }
-    for (int64_t row = 0; row < stack.rows; row++)
-        finish_row(reduction, row, stack.sums[0] + row * stack.width,
-                   stack.numbers[0] + row * NUMBERS);
-    return SL_OK;
 }
 
 /* ---- Backward --------------------------------------------------------------------------- */
@@ -512,7 +441,7 @@ static void scale_rows(const sli_split_head_record *record, const head_block *bl
     for (int64_t row = 0; row < rows; row++) {
         const double *result = results + row * SLI_SPLIT_HEAD_RESULTS;
         double log_sum = record->log_sums[block->index * rows + row];
-        float weight = (float)(result[WEIGHT] * exp(log_sum - result[TOTAL_LOG_SUM]));
+        float weight = (float)(result[SLI_WEIGHT] * exp(log_sum - result[SLI_TOTAL_LOG_SUM]));
         store_row(record->in, row, weight, room->scaled);
         if (sl_tensor_dtype(room->weights) == SL_BF16)
             *(uint16_t *)element(room->weights, row) = sli_bf16_from_f32(weight);
@@ -554,7 +483,7 @@ static sl_status backward_block(const sli_split_head *part, const head_block *bl
         SL_TRY(add_product(part, block, record, room->weights, 1, part->bias_grad_is_stale, bias));
     for (int64_t row = 0; row < rows; row++) {
         int64_t target = target_in_block(block, record->targets, row);
-        float weight = (float)results[row * SLI_SPLIT_HEAD_RESULTS + TARGET_WEIGHT];
+        float weight = (float)results[row * SLI_SPLIT_HEAD_RESULTS + SLI_TARGET_WEIGHT];
         if (target < 0 || weight == 0)
             continue;
         add_row(record->in, row, width, weight, grad + target * width);

@@ -12,7 +12,8 @@
  *
  * A sum over two nodes weighs each by its part of both: e^(lse_1 - lse) and e^(lse_2 - lse). The
  * targets' classes are left out of p_b and added in reduce and backward, so that p - 1 is exact
- * where p is near 1 and p_b is rounded to bf16.
+ * where p is near 1 and p_b is rounded to bf16. Forward gives their weights besides: who reduces
+ * needs no W.
  *
  * Products are of one block, and sums over blocks are in the tree of core/sum_tree.h: no bit
  * depends on how many parts there are. */
@@ -74,9 +75,10 @@ typedef struct sli_split_head_bytes {
 sli_split_head_bytes sli_split_head_plan(int64_t classes, int64_t width, int blocks, int parts,
                                          int64_t rows, bool bf16);
 
-/* `in` is f32 or bf16. Fills the record, which is empty. *sums [nodes * rows, D] and *numbers
- * [nodes * rows, 2] f64 (log sum exp, and the target's logit or 0) of the part's nodes are the
- * caller's. */
+/* `in` is f32 or bf16. Fills the record, which is empty. *sums [nodes * rows + targets, D] and
+ * *numbers [nodes * rows, 2] f64 (log sum exp, and the target's logit or 0) of the part's nodes are
+ * the caller's. Behind the nodes' rows stand the weights of those rows' targets that are the
+ * part's. */
 sl_status sli_split_head_forward(const sli_split_head *part, const sl_tensor *in,
                                  const sl_tensor *targets, sli_split_head_record *record,
                                  sl_tensor **sums, sl_tensor **numbers);
@@ -87,7 +89,6 @@ typedef struct sli_split_head_reduction {
     int blocks, parts;
     sl_tensor *const *sums, *const *numbers; /* [parts] in the order of their blocks; their content
                                                 is used up */
-    const sl_tensor *weight;                 /* the whole one [V, D], as products take it */
     const sl_tensor *targets;                /* i32 [rows]; one that is negative has no loss */
     double scale;                            /* of the gradient */
     double *row_losses;                      /* [rows] set */

@@ -25,10 +25,10 @@ static sli_norm_kind device_kind(sl_grad_norm_kind kind)
     return SLI_NORM_L2;
 }
 
-static int count_gradients(const sl_parameter_set *set)
+static int count_gradients(const sl_parameter_set *set, int first, int end)
 {
     int count = 0;
-    for (int i = 0; i < sl_parameter_set_count(set); i++)
+    for (int i = first; i < end; i++)
         count += sl_parameter_set_get(set, i)->grad != NULL;
     return count;
 }
@@ -49,16 +49,32 @@ static sl_status add_terms(sl_device *device, sli_norm_terms *batch, double *ter
 sl_status sli_grad_norm_terms(sl_parameter_set *set, sl_grad_norm_kind kind, double *terms,
                               int size, int *count)
 {
+    return sli_grad_norm_terms_between(set, 0, sl_parameter_set_count(set), kind, terms, size,
+                                       count);
+}
+
+sl_status sli_grad_norm_array_terms(sl_device *device, sl_grad_norm_kind kind,
+                                    const sli_norm_array *arrays, int count, double *terms)
+{
+    return sli_device_norm_terms(device, &(sli_norm_terms){.kind = device_kind(kind),
+                                                           .count = count,
+                                                           .arrays = arrays,
+                                                           .out = terms});
+}
+
+sl_status sli_grad_norm_terms_between(sl_parameter_set *set, int first, int end,
+                                      sl_grad_norm_kind kind, double *terms, int size, int *count)
+{
     sl_device *device = sl_parameter_set_device(set);
     *count = 0;
-    if (count_gradients(set) > size)
+    if (count_gradients(set, first, end) > size)
         return sl_error(SL_ERR_INVALID,
                         "%d trained parameters give as many terms, there is "
                         "room for %d",
-                        count_gradients(set), size);
+                        count_gradients(set, first, end), size);
     sli_norm_array arrays[MOST_ARRAYS];
     sli_norm_terms batch = {.kind = device_kind(kind), .arrays = arrays};
-    for (int i = 0; i < sl_parameter_set_count(set); i++) {
+    for (int i = first; i < end; i++) {
         const sl_parameter *parameter = sl_parameter_set_get(set, i);
         const sl_tensor *grad = parameter->grad;
         if (!grad)

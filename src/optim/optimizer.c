@@ -333,15 +333,17 @@ static sl_status sgd_run(const sl_optimizer *optimizer, const bucket_run *run)
     return sli_device_sgd(device, &arguments);
 }
 
-/* For bf16, where a run is of one parameter. Parameters and shards begin at multiples of 16
- * elements. */
+/* For bf16, where a run is of one parameter. A parameter's room and shards begin at multiples of 16
+ * elements, and a part's room at the last one before its first element in the whole parameter. */
 static sli_rounding rounding_of(const sl_optimizer *optimizer, const bucket_run *run)
 {
     uint64_t seed = sli_parameter_set_seed(optimizer->set);
     return (sli_rounding){.key = sli_philox_key_make(seed, SLI_RANDOM_ROUND),
                           .site = run->first->number,
                           .step = (uint32_t)run->steps,
-                          .first_group = (run->start - run->first_start) / 4};
+                          .first_group = (run->first->first - sli_parameter_lead(run->first) +
+                                          run->start - run->first_start) /
+                                         4};
 }
 
 static sl_status adamw_run(const sl_optimizer *optimizer, const bucket_run *run)

@@ -2,6 +2,7 @@
 #ifndef SLI_OPTIM_OPTIMIZER_H
 #define SLI_OPTIM_OPTIMIZER_H
 
+#include "device/device.h"
 #include "sluice/optim.h"
 
 /* Refuses what sl_optimizer_create refuses. */
@@ -57,6 +58,12 @@ const sl_optimizer_options *sli_optimizer_options(const sl_optimizer *optimizer)
  * drives the set's device. Errors: SL_ERR_INVALID if there are more than `size`. */
 sl_status sli_grad_norm_terms(sl_parameter_set *set, sl_grad_norm_kind kind, double *terms,
                               int size, int *count);
+
+/* Those of the set's parameters first … end - 1 alone; and those of any arrays of gradients. */
+sl_status sli_grad_norm_terms_between(sl_parameter_set *set, int first, int end,
+                                      sl_grad_norm_kind kind, double *terms, int size, int *count);
+sl_status sli_grad_norm_array_terms(sl_device *device, sl_grad_norm_kind kind,
+                                    const sli_norm_array *arrays, int count, double *terms);
 
 /* The norm from the terms of all stages, in the model's order. It does not depend on how the model
  * is cut into stages. */

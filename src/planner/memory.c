@@ -7,6 +7,7 @@
 #include "device/device.h"
 #include "nn/layers.h"
 #include "nn/module.h"
+#include "nn/split_head.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -62,27 +63,6 @@ static sl_status add_tied(sl_parameter *tied, void *arg)
     return SL_OK;
 }
 
-/* The copies of a split head's classes, and their gradients, of ranks in another process than the
- * last stage's (parallel/pipe/pipe_head.c). */
-static void add_head(const sli_layout *layout, sl_stage_plan *stages)
-{
-    const sl_module *model = layout->model;
-    const sli_linear *head =
-        sli_module_as_linear(sl_module_child(model, sl_module_child_count(model) - 1));
-    int count = sl_schedule_stages(layout->table), each = sli_layout_rank(layout, 0).count;
-    int ranks = sl_schedule_ranks(layout->table);
-    int64_t elements = (head->in + 1) * ((head->out + ranks - 1) / ranks);
-    bool has_part[SL_MAX_STAGES] = {false};
-    for (int s = 0; s < count; s++) {
-        int rank = stages[s].rank;
-        if (has_part[rank] || rank / each == stages[count - 1].rank / each)
-            continue;
-        has_part[rank] = true;
-        stages[s].parameter_bytes += elements * (layout->precision == SL_PRECISION_BF16 ? 2 : 4);
-        stages[s].gradient_bytes += elements * (int64_t)sizeof(float);
-    }
-}
-
 /* The sums of shards that a replica holds at most beside its gradients. */
 static int count_sums(const sli_layout *layout)
 {
@@ -98,21 +78,103 @@ static int count_sums(const sli_layout *layout)
 }
 
 /* Frozen parameters and buffers are memory without gradient or state. */
-static void plan_parameters(const sli_layout *layout, sl_stage_plan *stage)
+static void add_parameters(const sli_layout *layout, int64_t trained, int64_t frozen,
+                           int64_t value_bytes, sl_stage_plan *stage)
 {
-    int64_t trained = 0, frozen = 0;
     int owners = layout->zero ? layout->replicas : 1;
-    for (int i = stage->first; i < stage->first + stage->count; i++) {
+    stage->parameter_elements += trained + frozen;
+    stage->parameter_bytes += value_bytes;
+    stage->gradient_bytes += (1 + count_sums(layout)) * trained * (int64_t)sizeof(float);
+    stage->optimizer_bytes +=
+        (trained + owners - 1) / owners * sl_optimizer_state_bytes(&layout->optimizer);
+    stage->best_bytes += layout->keeps_best ? trained * (int64_t)sizeof(float) : 0;
+}
+
+/* Those of its first `count` modules. */
+static void plan_parameters(const sli_layout *layout, int count, sl_stage_plan *stage)
+{
+    int64_t trained = 0, frozen = 0, value_bytes = 0;
+    for (int i = stage->first; i < stage->first + count; i++) {
         const sl_module *module = sl_module_child(layout->model, i);
         trained += sli_module_elements(module, SL_PARAMETER_TRAINED);
         frozen += sli_module_elements(module, SL_PARAMETER_FROZEN);
-        stage->parameter_bytes += sli_module_value_bytes(module, layout->precision);
+        value_bytes += sli_module_value_bytes(module, layout->precision);
     }
-    stage->parameter_elements = trained + frozen;
-    stage->gradient_bytes = (1 + count_sums(layout)) * trained * (int64_t)sizeof(float);
-    stage->optimizer_bytes =
-        (trained + owners - 1) / owners * sl_optimizer_state_bytes(&layout->optimizer);
-    stage->best_bytes = layout->keeps_best ? trained * (int64_t)sizeof(float) : 0;
+    add_parameters(layout, trained, frozen, value_bytes, stage);
+}
+
+/* ---- A split head (parallel/pipe/pipe_head_values.c) ---------------------------------------- */
+
+static const sl_module *find_head(const sli_layout *layout)
+{
+    return sl_module_child(layout->model, sl_module_child_count(layout->model) - 1);
+}
+
+static bool is_tied(const sl_parameter *parameter)
+{
+    return parameter && (parameter->tied_to || parameter->ties);
+}
+
+/* Whether each rank owns its part: with several processes, where the head is not tied. */
+static bool head_is_cut(const sli_layout *layout)
+{
+    const sli_linear *head = sli_module_as_linear(find_head(layout));
+    return layout->head_blocks > 0 && head && !is_tied(head->weight) && !is_tied(head->bias) &&
+           sli_layout_rank(layout, 0).count < sl_schedule_ranks(layout->table);
+}
+
+/* How many classes a rank has. */
+static int64_t count_classes(const sli_layout *layout, int64_t classes, int rank)
+{
+    int first, end, blocks = sli_split_head_blocks(classes, layout->head_blocks);
+    sli_split_head_find_part(blocks, rank, sl_schedule_ranks(layout->table), &first, &end);
+    return sli_split_head_first_class(classes, blocks, end) -
+           sli_split_head_first_class(classes, blocks, first);
+}
+
+/* Each rank's part, at its first stage; at the last stage the copies of the whole head, for
+ * evaluation and for checkpoints. */
+static void add_cut_head(const sli_layout *layout, sl_stage_plan *stages)
+{
+    const sl_module *module = find_head(layout);
+    const sli_linear *head = sli_module_as_linear(module);
+    int count = sl_schedule_stages(layout->table);
+    int64_t trained = sli_module_elements(module, SL_PARAMETER_TRAINED),
+            frozen = sli_module_elements(module, SL_PARAMETER_FROZEN),
+            bytes = sli_module_value_bytes(module, layout->precision),
+            weights = head->in * head->out, copies = layout->keeps_best ? 2 : 1;
+    bool has_part[SLI_MAX_PLANNED_STAGES] = {false};
+    for (int s = 0; s < count; s++) {
+        int rank = stages[s].rank;
+        if (has_part[rank])
+            continue;
+        has_part[rank] = true;
+        int64_t classes = count_classes(layout, head->out, rank);
+        add_parameters(layout, trained / head->out * classes, frozen / head->out * classes,
+                       bytes / head->out * classes, &stages[s]);
+    }
+    stages[count - 1].parameter_bytes +=
+        weights * (layout->precision == SL_PRECISION_BF16 ? 2 : 4) +
+        (trained + frozen - weights) * (int64_t)sizeof(float);
+    stages[count - 1].saved_bytes += (copies * trained + frozen) * (int64_t)sizeof(float);
+}
+
+/* The copies of a tied head's classes, and their gradients, of ranks in another process than the
+ * last stage's. */
+static void add_head_copies(const sli_layout *layout, sl_stage_plan *stages)
+{
+    const sli_linear *head = sli_module_as_linear(find_head(layout));
+    int count = sl_schedule_stages(layout->table), each = sli_layout_rank(layout, 0).count;
+    bool has_part[SLI_MAX_PLANNED_STAGES] = {false};
+    for (int s = 0; s < count; s++) {
+        int rank = stages[s].rank;
+        if (has_part[rank] || rank / each == stages[count - 1].rank / each)
+            continue;
+        has_part[rank] = true;
+        int64_t elements = (head->in + 1) * count_classes(layout, head->out, rank);
+        stages[s].parameter_bytes += elements * (layout->precision == SL_PRECISION_BF16 ? 2 : 4);
+        stages[s].gradient_bytes += elements * (int64_t)sizeof(float);
+    }
 }
 
 sl_status sli_layout_plan_stages(const sli_layout *layout, const int *balance,
@@ -120,16 +182,23 @@ sl_status sli_layout_plan_stages(const sli_layout *layout, const int *balance,
 {
     tied_plan plan = {layout, stages};
     const int *placement = sl_schedule_placement(layout->table);
-    for (int s = 0, first = 0; s < sl_schedule_stages(layout->table); s++) {
+    int count = sl_schedule_stages(layout->table);
+    bool is_cut = head_is_cut(layout);
+    for (int s = 0, first = 0; s < count; s++) {
         stages[s] = (sl_stage_plan){.rank = placement[s], .first = first, .count = balance[s]};
         first += balance[s];
-        plan_parameters(layout, &stages[s]);
+        plan_parameters(layout, balance[s] - (is_cut && s + 1 == count), &stages[s]);
     }
+    if (layout->row_tokens > 0)
+        SL_TRY(sli_module_for_each_tie(layout->model, add_tied, &plan));
+    for (int s = 0; s < count; s++)
+        stages[s].saved_bytes = stages[s].parameter_bytes + stages[s].best_bytes;
+    if (is_cut)
+        add_cut_head(layout, stages);
     if (layout->row_tokens == 0)
         return SL_OK;
-    SL_TRY(sli_module_for_each_tie(layout->model, add_tied, &plan));
-    if (layout->head_blocks > 0)
-        add_head(layout, stages);
+    if (layout->head_blocks > 0 && !is_cut)
+        add_head_copies(layout, stages);
     return sli_layout_plan_activations(layout, stages);
 }
 
@@ -172,7 +241,7 @@ static void add_pipeline_rank(const sli_layout *layout, const sl_stage_plan *sta
         if (!layout->saves)
             continue;
         if (own.is_first)
-            out->saved_bytes += stage->parameter_bytes + stage->best_bytes;
+            out->saved_bytes += stage->saved_bytes;
         if (own.is_first || layout->zero)
             out->saved_bytes += stage->optimizer_bytes;
     }

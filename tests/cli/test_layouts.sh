@@ -2,8 +2,8 @@
 # One run has the same bits in any layout: replicas as threads or as processes, pipes whose stages are in
 # one process or several, schedules, recomputation, ZeRO. Layouts are drawn from a seed; every loss and
 # norm and the weights are compared. Every other layout goes on from a checkpoint of the one before it.
-# Every third run is in bf16, AdamW's averages too, from seed 2 on. Runs from seeds 1, 4, … are of the tutorials' model on a
-# text, the others of a drawn model of another family on rows of ids.
+# Every third run is in bf16, AdamW's averages too, from seed 2 on; every second one splits its vocabulary. Runs from
+# seeds 1, 4, … are of the tutorials' model on a text, the others of a drawn model of another family on rows of ids.
 # SLUICE_TEST_SEED is the first run's seed, SLUICE_TEST_CASES the number of runs.
 . "$(dirname "$0")/../support/script.sh"
 
@@ -47,6 +47,7 @@ for ((seed = ${SLUICE_TEST_SEED:-1}, left = ${SLUICE_TEST_CASES:-2}; left > 0; s
         --eval-max-batches 3 --optimizer adamw --lr 0.01 --chunks $((1 + RANDOM % 4)) --shards "$shards"
         --precision "${precisions[seed % 3]}" --optimizer-precision "${precisions[seed % 3]}"
         --comm-precision "${comm_precisions[RANDOM % 3]}")
+    if ((seed % 2 == 0)); then run+=(--split-vocabulary); fi
     echo "seed $seed: one replica: ${run[*]:4}"
     train one "${run[@]}" --dp 1
     test "$(wc -l <"$scratch/one.numbers")" -ge 18 || fail "the log has too few numbers"

@@ -64,6 +64,7 @@ static void prepare_flat(op_case *c)
     a->seed = ((uint64_t)random_bits(&c->random) << 32) + random_bits(&c->random);
     a->norm = l1 ? SLI_NORM_L1 : inf ? SLI_NORM_INF : SLI_NORM_L2;
     a->init.kind = l1 ? SLI_INIT_CONSTANT : inf ? SLI_INIT_NORMAL : SLI_INIT_UNIFORM;
+    a->init.first = a->site % 2 ? (1ll << 35) + 12 : 0;
     a->init.low = -0.1f;
     a->init.high = 0.3f;
     c->arrays[FLAT_OUT].count = 1;

@@ -89,7 +89,8 @@ static inline void reference_initialize(const op_case *c, double *const *to)
     const flat_arguments *a = &c->arguments.flat;
     double low = a->init.low, high = a->init.high;
     for (int64_t i = 0; i < a->count; i++) {
-        uint32_t words[4] = {(uint32_t)(i / 4), (uint32_t)((uint64_t)i / 4 >> 32), a->site, 0};
+        uint64_t group = (uint64_t)(a->init.first + i) / 4;
+        uint32_t words[4] = {(uint32_t)group, (uint32_t)(group >> 32), a->site, 0};
         sli_philox(sli_philox_key_make(a->seed, SLI_RANDOM_INIT), words);
         const uint32_t *pair = words + i % 4 / 2 * 2;
         double radius = sqrt(-2 * log(1.0 - sli_uniform_from_bits(pair[0])));

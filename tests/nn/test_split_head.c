@@ -152,7 +152,6 @@ static void run_split(const head_case *c, int parts, outcome *out)
                                                                    .parts = parts,
                                                                    .sums = sums,
                                                                    .numbers = numbers,
-                                                                   .weight = c->operand,
                                                                    .targets = c->targets[m],
                                                                    .scale = c->scale,
                                                                    .row_losses = out->losses[m],

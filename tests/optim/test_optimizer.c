@@ -370,6 +370,58 @@ static void norm_without_terms_is_zero(void **state)
         assert_true(sli_grad_norm_combine((sl_grad_norm_kind)kind, NULL, 0) == 0);
 }
 
+/* ---- Parts of parameters ------------------------------------------------------------------ */
+
+/* Steps with gradients that are functions of the element in the whole parameter. */
+static void step_elements(sl_parameter_set *set, sl_parameter *parameter, sl_precision precision)
+{
+    SCOPED(sl_optimizer) *optimizer = NULL;
+    const sl_optimizer_options options = {.kind = SL_OPTIMIZER_ADAMW,
+                                          .weight_decay = 0.1f,
+                                          .precision = precision};
+    check_ok(sl_optimizer_create(&options, set, &optimizer));
+    for (int step = 0; step < 3; step++) {
+        sl_parameter_set_zero_grad(set);
+        float *grad = sl_tensor_f32(gradient_of(parameter));
+        for (int64_t i = 0; i < sl_shape_count(sl_parameter_shape(parameter)); i++)
+            grad[i] = sinf((float)(parameter->first + i + step));
+        check_ok(sl_optimizer_step(optimizer, 0.1, 1));
+    }
+}
+
+/* Wherever a part begins, it has the bits of the whole one's rows, when it is drawn and after
+ * steps, with averages in f32 and bf16. */
+static void part_of_a_parameter_is_as_in_the_whole(void **state)
+{
+    enum { ROWS = 29 };
+    unsigned seed = 1;
+    for (int round = 0; round < 24; round++) {
+        int width = test_draw(&seed, 1, 37), first = test_draw(&seed, 0, ROWS - 1);
+        int rows = test_draw(&seed, 1, ROWS - first);
+        sl_precision precision = round % 2 ? SL_PRECISION_BF16 : SL_PRECISION_F32;
+        SCOPED(sl_device) *device = new_device(2);
+        SCOPED(sl_module) *model = NULL;
+        sl_parameter part, *parts[] = {&part};
+        SCOPED(sl_parameter_set) *whole = NULL, *cut = NULL;
+        sl_module *modules[] = {new_linear(width, ROWS), new_linear(ROWS, 2)};
+        const sl_parameter_set_options options = {.device = device, .seed = 7};
+        check_ok(create_sequential(modules, 2, &model));
+        part = *modules[0]->parameters[0];
+        if (round % 3 == 0)
+            part.deviation = modules[0]->parameters[0]->deviation = 0.5f;
+        part.first = (int64_t)first * width;
+        part.shape.size[0] = rows;
+        check_ok(sl_parameter_set_create(model, 0, 1, &options, &whole));
+        check_ok(sli_parameter_set_create(model, 2, 0, parts, 1, &options, &cut));
+        const float *expected = sl_tensor_f32(modules[0]->parameters[0]->value) + part.first;
+        size_t bytes = (size_t)(rows * width) * sizeof(float);
+        assert_memory_equal(sl_tensor_f32(part.value), expected, bytes);
+        step_elements(whole, modules[0]->parameters[0], precision);
+        step_elements(cut, &part, precision);
+        assert_memory_equal(sl_tensor_f32(part.value), expected, bytes);
+    }
+}
+
 /* ---- Learning rates ---------------------------------------------------------------------- */
 
 static void assert_near(double got, double expected)
@@ -487,6 +539,7 @@ int optimizer_tests(void)
         cmocka_unit_test(coefficient_is_pytorchs),
         cmocka_unit_test(norms_are_over_all_parameters_and_show_nan),
         cmocka_unit_test(norm_without_terms_is_zero),
+        cmocka_unit_test(part_of_a_parameter_is_as_in_the_whole),
         cmocka_unit_test(step_schedule_without_a_gamma_keeps_the_rate),
         cmocka_unit_test(step_schedule_multiplies_by_gamma_every_epoch),
         cmocka_unit_test(step_schedule_of_three_epochs_multiplies_every_third),

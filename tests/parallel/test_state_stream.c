@@ -27,9 +27,11 @@ static sl_status read_or_serve(sl_group *group, void *argument)
                                               {"b", SL_F32, sl_shape_1d(COUNT), NULL},
                                               {"c", SL_BF16, sl_shape_1d(COUNT - 1), NULL}};
         const int64_t count = rank == 1 ? COUNT : 0;
-        sli_tensor_entry entries[TENSORS] = {{.owner = 1, .count = count},
-                                             {.owner = 1, .count = count},
-                                             {.owner = 1, .count = rank == 1 ? COUNT - 1 : 0}};
+        sli_tensor_entry entries[TENSORS] = {{.owner = 1, .whole = COUNT, .count = count},
+                                             {.owner = 1, .whole = COUNT, .count = count},
+                                             {.owner = 1,
+                                              .whole = COUNT - 1,
+                                              .count = rank == 1 ? COUNT - 1 : 0}};
         const sli_tensors list = {.items = items, .entries = entries, .count = TENSORS};
         sli_state_stream stream = {.group = group, .stride = 2, .lists = {&list}};
         sl_status status = SL_OK;

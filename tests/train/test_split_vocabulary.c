@@ -1,12 +1,17 @@
 /* Runs whose vocabulary is split over the pipeline's ranks: numbers, memory, checkpoints. */
+#define _GNU_SOURCE /* memmem */
+
 #include "plans.h"
 #include "small_run.h"
+
+#include "sluice/checkpoint.h"
 
 #include <math.h>
 
 enum { RANKS = 4 };
 
 static small_record *shared_record; /* of the first rank */
+static sl_plan shared_plan;         /* of all ranks */
 
 static sl_train_options split_options(scratch *dir)
 {
@@ -44,29 +49,177 @@ static void run_has_the_same_bits_for_any_number_of_ranks(void **state)
     }
 }
 
-/* One of two ranks with a stage each. */
-static sl_status run_half(sl_group *group, void *arg)
+/* A rank of a run that is divided over a group. */
+static sl_status run_rank(sl_group *group, void *arg)
 {
-    static small_record record;
+    static small_record records[RANKS];
+    int rank = sl_group_rank(group);
     sl_run_result result;
     const sl_train_options *options = arg;
-    sl_reporter reporter = small_reporter(sl_group_rank(group) == 0 ? shared_record : &record);
-    return run_as_rank(options, group, 2, &reporter, 1, &result);
+    sl_reporter reporter = small_reporter(rank == 0 ? shared_record : &records[rank]);
+    return run_as_rank(options, group, sl_group_size(group), &reporter, 1, &result);
+}
+
+/* From step `from` of the expected run on, and its evaluations from then. */
+static void check_processes(sl_train_options *options, int processes, const small_record *expected,
+                            int from)
+{
+    static small_record found;
+    shared_record = &found;
+    check_ok(sl_spawn(run_rank, options, processes, NULL));
+    assert_int_equal(found.step_count, expected->step_count - from);
+    for (int i = 0; i < found.step_count; i++)
+        check_same_step(&found.steps[i], &expected->steps[from + i]);
+    for (int i = 1; i <= found.eval_count; i++)
+        assert_true(found.evals[found.eval_count - i].loss ==
+                    expected->evals[expected->eval_count - i].loss);
 }
 
 static void frozen_bias_of_a_split_head_is_let_be_in_other_processes(void **state)
 {
-    static small_record one, two;
+    static small_record one;
     sl_train_options options = split_options(*state);
     options.replicas = 1;
     options.model.freeze = "*.decoder.bias";
     check_ok(small_run(&options, &one));
     options.pipeline_ranks = 2;
-    shared_record = &two;
-    check_ok(sl_spawn(run_half, &options, 2, NULL));
-    assert_int_equal(two.step_count, one.step_count);
-    for (int i = 0; i < one.step_count; i++)
-        check_same_step(&two.steps[i], &one.steps[i]);
+    check_processes(&options, 2, &one, 0);
+}
+
+/* Parts of a bias begin anywhere among the groups of four that random numbers come in. */
+static void ranks_that_own_their_words_have_the_same_bits(void **state)
+{
+    static small_record one;
+    for (int mode = 0; mode < 2; mode++) {
+        sl_train_options options = split_options(*state);
+        options.optimizer.kind = SL_OPTIMIZER_ADAMW;
+        options.optimizer.precision = mode ? SL_PRECISION_BF16 : SL_PRECISION_F32;
+        options.optimizer.decay = SL_DECAY_MATRICES;
+        options.precision = options.optimizer.precision;
+        options.lr.lr = 0.01;
+        options.shards = 2;
+        options.replicas = options.pipeline_ranks = 1;
+        check_ok(small_run(&options, &one));
+        options.pipeline_ranks = 4;
+        check_processes(&options, 2, &one, 0);
+        options.schedule = "zb-h1";
+        check_processes(&options, 4, &one, 0);
+        options.replicas = options.pipeline_ranks = 2;
+        options.zero = mode;
+        check_processes(&options, 4, &one, 0);
+        options.zero = !mode;
+        options.schedule = "zb-v";
+        check_processes(&options, 4, &one, 0);
+    }
+}
+
+/* No file of the part has a segment of a tensor. */
+static void check_model_is_whole(const char *directory)
+{
+    sl_checkpoint_reader *reader;
+    char *newest, *best;
+    check_ok(sl_train_find_checkpoints(directory, &best, &newest));
+    check_ok(sl_checkpoint_open(newest, &reader));
+    for (size_t i = 0; i < sl_checkpoint_file_count(reader); i++) {
+        const sl_checkpoint_file_info *file = sl_checkpoint_file_get(reader, i);
+        char path[1024];
+        if (!file->part || strcmp(file->part, "optimizer") == 0)
+            continue;
+        snprintf(path, sizeof path, "%s/%s", newest, file->name);
+        char *text = malloc(file->bytes + 1);
+        assert_non_null(text);
+        size_t length = read_file(path, text, file->bytes);
+        assert_int_equal(length, file->bytes);
+        assert_null(memmem(text, length, "sluice.segments", strlen("sluice.segments")));
+        free(text);
+    }
+    sl_checkpoint_close(&reader);
+    free(best);
+    free(newest);
+}
+
+/* What processes save, one process goes on from, and the other way round; and a run begins from a
+ * model that they have saved. */
+static void run_resumes_in_other_processes(void **state)
+{
+    static small_record whole, part;
+    char directory[512], model[512];
+    scratch *dir = *state;
+    sl_train_options options = split_options(dir);
+    snprintf(directory, sizeof directory, "%s", scratch_path(dir, "of-processes"));
+    snprintf(model, sizeof model, "%s", scratch_path(dir, "model"));
+    options.optimizer.kind = SL_OPTIMIZER_ADAMW;
+    options.lr.lr = 0.01;
+    options.replicas = 1;
+    options.epochs = 3;
+    check_ok(small_run(&options, &whole));
+    int each = whole.step_count / 3;
+    options.checkpoints.directory = directory;
+    options.pipeline_ranks = 4;
+    options.epochs = 1;
+    shared_record = &part;
+    check_ok(sl_spawn(run_rank, &options, 2, NULL));
+    check_model_is_whole(directory);
+    options.checkpoints.resume = directory;
+    options.pipeline_ranks = 2;
+    options.epochs = 2;
+    check_ok(small_run(&options, &part));
+    for (int i = 0; i < part.step_count; i++)
+        check_same_step(&part.steps[i], &whole.steps[each + i]);
+    options.epochs = 3;
+    options.save = model;
+    check_processes(&options, 2, &whole, 2 * each);
+    check_model_is_whole(directory);
+    options.checkpoints = (sl_save_options){0};
+    options.save = NULL;
+    options.init = model;
+    options.epochs = options.pipeline_ranks = 1;
+    check_ok(small_run(&options, &part));
+    options.pipeline_ranks = 4;
+    check_processes(&options, 2, &part, 0);
+}
+
+/* As run_rank, where the first rank alone sees the directory of checkpoints. */
+static sl_status run_rank_apart(sl_group *group, void *arg)
+{
+    sl_train_options options = *(const sl_train_options *)arg;
+    if (sl_group_rank(group) > 0)
+        options.checkpoints.directory = "/nowhere";
+    return run_rank(group, &options);
+}
+
+/* Replicas of processes save, each with a directory of its own or all with one, before and after
+ * the best step, and another layout goes on. */
+static void replicas_of_processes_save_what_their_ranks_own(void **state)
+{
+    static small_record whole, part;
+    scratch *dir = *state;
+    for (int mode = 0; mode < 4; mode++) {
+        char directory[512], name[16];
+        sl_train_options options = split_options(dir);
+        snprintf(name, sizeof name, "saved-%d", mode);
+        snprintf(directory, sizeof directory, "%s", scratch_path(dir, name));
+        options.optimizer.kind = SL_OPTIMIZER_ADAMW;
+        options.optimizer.precision = mode % 2 ? SL_PRECISION_BF16 : SL_PRECISION_F32;
+        options.lr.lr = 0.01;
+        options.shards = options.replicas = options.pipeline_ranks = 2;
+        options.eval_every = 1;
+        options.epochs = 2;
+        check_ok(small_run(&options, &whole));
+        options.checkpoints.directory = directory;
+        options.checkpoints.every_steps = 3;
+        options.zero = mode % 2 == 0;
+        options.epochs = 1;
+        shared_record = &part;
+        check_ok(sl_spawn(mode < 2 ? run_rank_apart : run_rank, &options, RANKS, NULL));
+        check_model_is_whole(directory);
+        options.checkpoints.resume = directory;
+        options.epochs = options.replicas = 2;
+        options.pipeline_ranks = mode < 2 ? 2 : 1;
+        options.checkpoints.directory = NULL;
+        check_processes(&options, options.replicas * options.pipeline_ranks, &whole,
+                        whole.step_count / 2);
+    }
 }
 
 /* The file has the whole head, whoever trained it; and a run keeps the option. */
@@ -114,7 +267,7 @@ static void check_memory(const sl_train_options *options)
         activations[rank] += plan.stage[s].activation_bytes;
         if (workspace[rank] < plan.stage[s].workspace_bytes)
             workspace[rank] = plan.stage[s].workspace_bytes;
-        least[rank] = activations[rank] * 3 / 4;
+        least[rank] = activations[rank] * 2 / 3; /* all targets may be of one part */
     }
     small_run_for_peaks(options, least, options->pipeline_ranks, &record);
     for (int rank = 0; rank < options->pipeline_ranks; rank++) {
@@ -160,16 +313,83 @@ static sl_train_options planned_options(void)
     return options;
 }
 
-static void copies_in_other_processes_are_planned_for(void **state)
+/* Of a tied head alone there are copies; of another one, the last stage has a copy for evaluation.
+ * The first rank has 512 of 1000 words. */
+static void a_head_in_several_processes_is_planned_for(void **state)
 {
     sl_train_options options = planned_options();
-    int64_t elements = 500 * (options.model.emsize + 1);
-    sl_plan here = plan_of_launch(&options, NULL),
-            apart = plan_of_launch(&options, &(sl_train_launch){.ranks = 2});
-    assert_int_equal(apart.stage[0].parameter_bytes, here.stage[0].parameter_bytes + 4 * elements);
-    assert_int_equal(apart.stage[0].gradient_bytes, here.stage[0].gradient_bytes + 4 * elements);
-    assert_int_equal(apart.stage[1].parameter_bytes, here.stage[1].parameter_bytes);
-    assert_int_equal(apart.stage[1].gradient_bytes, here.stage[1].gradient_bytes);
+    int64_t word = 4 * (options.model.emsize + 1), own = 512 * word;
+    options.optimizer.kind = SL_OPTIMIZER_ADAMW;
+    for (int tie = 0; tie < 2; tie++) {
+        options.model.tie = tie;
+        sl_plan here = plan_of_launch(&options, NULL),
+                apart = plan_of_launch(&options, &(sl_train_launch){.ranks = 2});
+        sl_stage_plan *first = here.stage, *last = &here.stage[1];
+        first->parameter_bytes += own;
+        first->gradient_bytes += own;
+        if (options.model.tie) {
+            first->gradient_bytes += 4 * 1000 * options.model.emsize;
+            last->parameter_bytes += 4 * 1000 * options.model.emsize;
+        } else {
+            first->optimizer_bytes += 2 * own;
+            last->parameter_bytes += 1000 * word - own;
+            last->gradient_bytes -= own;
+            last->optimizer_bytes -= 2 * own;
+        }
+        for (int s = 0; s < 2; s++) {
+            assert_int_equal(apart.stage[s].parameter_bytes, here.stage[s].parameter_bytes);
+            assert_int_equal(apart.stage[s].gradient_bytes, here.stage[s].gradient_bytes);
+            assert_int_equal(apart.stage[s].optimizer_bytes, here.stage[s].optimizer_bytes);
+        }
+    }
+}
+
+/* What each rank's device has held of parameters, gradients and optimizer state at most is what is
+ * planned for its one stage. */
+static sl_status check_held(void *context, const sl_run_info *info, const sl_run_result *result)
+{
+    const sl_memory_category held[] = {SL_MEMORY_PARAMETERS, SL_MEMORY_GRADIENTS,
+                                       SL_MEMORY_OPTIMIZER};
+    for (int rank = 0; rank < RANKS; rank++) {
+        const sl_stage_plan *plan = &shared_plan.stage[rank];
+        int64_t expected[] = {plan->parameter_bytes + plan->best_bytes, plan->gradient_bytes,
+                              plan->optimizer_bytes};
+        for (int i = 0; i < 3; i++) {
+            int64_t peak = (int64_t)info->ranks[rank].stats.peak_bytes[held[i]];
+            if (peak < expected[i] * 9 / 10 || peak > expected[i] * 11 / 10)
+                return sl_error(SL_ERR_INTERNAL, "rank %d: planned %d bytes of kind %d, taken %d",
+                                rank, (int)expected[i], i, (int)peak);
+        }
+    }
+    return small_finished(context, info, result);
+}
+
+static sl_status run_checked_rank(sl_group *group, void *arg)
+{
+    static small_record records[RANKS];
+    sl_run_result result;
+    sl_reporter reporter = small_reporter(&records[sl_group_rank(group)]);
+    if (sl_group_rank(group) == 0)
+        reporter.finished = check_held;
+    return run_as_rank(arg, group, RANKS, &reporter, 1, &result);
+}
+
+static void ranks_hold_their_own_words(void **state)
+{
+    sl_train_options options = split_options(*state);
+    options.model.emsize = 64;
+    options.model.nhid = 16;
+    options.pipeline_ranks = RANKS;
+    options.replicas = 1;
+    options.optimizer.kind = SL_OPTIMIZER_ADAMW;
+    options.eval_every = 2;
+    sl_train_options sized = options;
+    sl_corpus *corpus;
+    check_ok(sl_corpus_load(options.data, NULL, &corpus));
+    sized.model.ntokens = sl_vocab_size(sl_corpus_vocab(corpus));
+    sl_corpus_destroy(&corpus);
+    shared_plan = plan_of_launch(&sized, &(sl_train_launch){.ranks = RANKS});
+    check_ok(sl_spawn(run_checked_rank, &options, RANKS, NULL));
 }
 
 static void check_refused(const sl_train_options *options, sl_status status, const char *text)
@@ -219,11 +439,19 @@ int split_vocabulary_tests(void)
                                         small_corpus_create, scratch_remove),
         cmocka_unit_test_setup_teardown(frozen_bias_of_a_split_head_is_let_be_in_other_processes,
                                         small_corpus_create, scratch_remove),
+        cmocka_unit_test_setup_teardown(ranks_that_own_their_words_have_the_same_bits,
+                                        small_corpus_create, scratch_remove),
+        cmocka_unit_test_setup_teardown(run_resumes_in_other_processes, small_corpus_create,
+                                        scratch_remove),
+        cmocka_unit_test_setup_teardown(replicas_of_processes_save_what_their_ranks_own,
+                                        small_corpus_create, scratch_remove),
         cmocka_unit_test_setup_teardown(run_resumes_with_other_ranks_and_not_without_the_option,
                                         small_corpus_create, scratch_remove),
         cmocka_unit_test_setup_teardown(planned_memory_is_what_a_run_takes, small_corpus_create,
                                         scratch_remove),
-        cmocka_unit_test(copies_in_other_processes_are_planned_for),
+        cmocka_unit_test(a_head_in_several_processes_is_planned_for),
+        cmocka_unit_test_setup_teardown(ranks_hold_their_own_words, small_corpus_create,
+                                        scratch_remove),
         cmocka_unit_test(plan_refuses_what_a_pipe_would),
         cmocka_unit_test(plan_refuses_a_table_that_splits_what_the_run_does_not),
     };

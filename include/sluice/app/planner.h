@@ -27,9 +27,11 @@ typedef struct sl_stage_plan {
     int64_t cached_bytes;     /* on a CPU: freed blocks that its cache keeps (the smaller of the
                                  loss's and the modules' workspace), and the scratch for a bias
                                  gradient's sums */
-    int64_t best_bytes; /* the copy of the best parameters, which each process has once, on the
-                           devices of its first replica; 0 where there is one validation only, after
-                           the last step */
+    int64_t best_bytes;  /* the copy of the best parameters, which each process has once, on the
+                            devices of its first replica; 0 where there is one validation only, after
+                            the last step */
+    int64_t saved_bytes; /* what the first replica copies of parameters for a checkpoint, where its
+                            processes see one directory */
 } sl_stage_plan;
 
 /* Of all ranks on one host together, in its memory: what CUDA devices hold is not in it. */

@@ -110,8 +110,8 @@ static void describe_set(const sl_parameter_set *set, int stage, description *ou
     for (int b = 0; b < sl_parameter_set_bucket_count(set); b++) {
         sl_parameter *const *in_bucket;
         int count = sli_parameter_set_bucket(set, b, &in_bucket);
-        for (int i = 0; i < count; i++) /* a set's parameters have successive numbers */
-            out[in_bucket[i]->number - sl_parameter_set_get(set, 0)->number].bucket = b;
+        for (int i = 0; i < count; i++)
+            out[sli_parameter_set_index(set, in_bucket[i])].bucket = b;
     }
 }
 

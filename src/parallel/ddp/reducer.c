@@ -62,7 +62,6 @@ struct sli_reducer {
     tracked_parameter *trained; /* [trained_count] in the order of registration */
     int32_t *used;              /* [trained_count] for drop_unused: all ranks' answers */
     int *index_of;              /* [parameters of the set] index in `trained`, -1: not trained */
-    uint32_t first_number;      /* of the set's parameters, which have successive numbers */
     int trained_count;
 
     tracked_bucket *buckets;
@@ -145,7 +144,7 @@ static sl_status mark_module_ready(sli_reducer *reducer, const sl_module *module
 {
     for (int i = 0; i < module->parameter_count; i++) {
         const sl_parameter *parameter = module->parameters[i];
-        int index = reducer->index_of[parameter->number - reducer->first_number];
+        int index = reducer->index_of[sli_parameter_set_index(reducer->set, parameter)];
         if (index >= 0 && !parameter->ties)
             SL_TRY(mark_ready(reducer, index));
     }
@@ -276,9 +275,7 @@ static void list_parameters(sli_reducer *reducer)
 {
     for (int i = 0; i < sl_parameter_set_count(reducer->set); i++) {
         sl_parameter *parameter = sl_parameter_set_get(reducer->set, i);
-        if (i == 0)
-            reducer->first_number = parameter->number;
-        assert(parameter->number == reducer->first_number + (uint32_t)i);
+        assert(sli_parameter_set_index(reducer->set, parameter) == i);
         reducer->index_of[i] = -1;
         if (parameter->kind != SL_PARAMETER_TRAINED)
             continue;
@@ -300,7 +297,7 @@ static void list_buckets(sli_reducer *reducer, int stage)
         };
         bucket->parameters = sli_parameter_set_bucket(reducer->set, b, &in_bucket);
         for (int i = 0; i < bucket->parameters; i++)
-            reducer->trained[reducer->index_of[in_bucket[i]->number - reducer->first_number]]
+            reducer->trained[reducer->index_of[sli_parameter_set_index(reducer->set, in_bucket[i])]]
                 .bucket = b;
         reducer->order[b] = b;
     }

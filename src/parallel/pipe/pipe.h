@@ -42,6 +42,9 @@ struct sl_pipe {
     int skip_count, channel_count;
     int head_blocks;               /* of a split head; 0: it is not split */
     sli_head_part *parts;          /* [rank_count] of it; NULL: likewise */
+    bool head_is_tied;             /* to or by another parameter */
+    bool head_is_cut;              /* each rank owns its part's parameters */
+    bool has_whole_head;           /* the last stage has a copy of all, for evaluation */
     pthread_mutex_t *device_locks; /* [rank_count], of which one for each distinct device */
     int device_lock_count;
 

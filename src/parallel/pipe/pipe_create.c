@@ -334,8 +334,10 @@ static sl_status create_parameters(int index, void *arg)
         .first_bucket_bytes = pipe->first_bucket_bytes,
         .bucket_bytes = pipe->bucket_bytes,
     };
-    return sl_parameter_set_create(stage->model, stage->first, stage->count, &options,
-                                   &stage->parameters);
+    sl_parameter *parts[SLI_HEAD_PARAMETERS];
+    int modules, part_count = sli_stage_list_parts(pipe, stage, parts, &modules);
+    return sli_parameter_set_create(stage->model, stage->first, modules, parts, part_count,
+                                    &options, &stage->parameters);
 }
 
 /* What this rank can find out by itself. */
@@ -471,13 +473,13 @@ void sl_pipe_destroy(sl_pipe **pipe)
     sli_pipe_group_destroy(&dead->group);
     for (int i = 0; i < dead->channel_count; i++)
         sli_channel_destroy(&dead->channels[i]);
-    sli_pipe_destroy_head(dead);
     sli_pipe_destroy_tied(dead);
     for (int i = 0; dead->stages && i < dead->stage_count; i++) {
         sl_parameter_set_destroy(&dead->stages[i].parameters);
         free(dead->stages[i].records);
         free(dead->stages[i].skip_room);
     }
+    sli_pipe_destroy_head(dead); /* sets have parts' parameters */
     for (int i = 0; i < dead->device_lock_count; i++)
         pthread_mutex_destroy(&dead->device_locks[i]);
     for (int kind = 0; kind < SLI_TABLE_KINDS; kind++)

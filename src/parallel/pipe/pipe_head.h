@@ -2,8 +2,13 @@
 #ifndef SLI_PARALLEL_PIPE_PIPE_HEAD_H
 #define SLI_PARALLEL_PIPE_PIPE_HEAD_H
 
+#include "nn/layers.h"
 #include "parallel/pipe/stage.h"
+#include "sluice/optim.h"
 #include "sluice/pipe.h"
+
+/* The model's last module. */
+const sli_linear *sli_pipe_find_head(const sl_module *model);
 
 /* Refuses what cannot be split, when the stages are known. */
 sl_status sli_pipe_check_head(sl_pipe *pipe);
@@ -14,11 +19,30 @@ sl_status sli_pipe_create_parts(sl_pipe *pipe);
 /* How many channels they have. */
 int sli_pipe_head_channels(const sl_pipe *pipe);
 
-/* Gives the parts of this process their classes of the head's tensors, or copies, when all
- * parameters are there. */
-sl_status sli_pipe_place_head(sl_pipe *pipe);
 void sli_pipe_destroy_head(sl_pipe *pipe);
+
+/* ---- Values and gradients (pipe_head_values.c) -------------------------------------------- */
+
+/* Decides who owns the head's parameters, when the parts are there without tensors. */
+void sli_pipe_cut_head(sl_pipe *pipe);
+
+/* The parameters of a stage's set beside those of its modules: *parts [returned]; and how many of
+ * its modules have theirs in it. */
+int sli_stage_list_parts(const sl_pipe *pipe, sli_stage *stage,
+                         sl_parameter *parts[SLI_HEAD_PARAMETERS], int *modules);
+
+/* Gives the parts of this process their tensors, when all parameters are there. */
+sl_status sli_pipe_place_head(sl_pipe *pipe);
+void sli_pipe_clear_head(sl_pipe *pipe);
 void sli_pipe_zero_head(sl_pipe *pipe); /* the gradients of copies */
+
+/* The terms of a gradient norm that the stage's set gives are those of its parameters first …
+ * end - 1; those of a split head that is not tied come from its blocks, so that they do not depend
+ * on who owns it: terms [2 * head_blocks] of weights and biases, of which the stage's part sets its
+ * own. */
+void sli_stage_find_normed(const sl_pipe *pipe, const sli_stage *stage, int *first, int *end);
+sl_status sli_stage_head_norm_terms(const sl_pipe *pipe, const sli_stage *stage,
+                                    sl_grad_norm_kind kind, double *terms);
 
 /* Before a batch: gives copies the head's values where they need others (every process calls it,
  * when they are converted), and says whether its gradients are overwritten. */

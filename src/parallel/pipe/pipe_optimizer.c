@@ -6,6 +6,7 @@
 #include "parallel/ddp/ddp.h"
 #include "parallel/ddp/zero.h"
 #include "parallel/pipe/pipe.h"
+#include "parallel/pipe/pipe_head.h"
 #include "tensor/tensor.h"
 
 #include <math.h>
@@ -16,7 +17,8 @@
 typedef struct norm_job {
     const sl_pipe *pipe;
     sl_grad_norm_kind kind;
-    double *terms; /* [parameters of all stages], in the model's order; 0 without a gradient */
+    double *terms; /* [parameters of all stages], in the model's order, and [2 * blocks] of a split
+                      head; 0 without a gradient */
 } norm_job;
 
 static int count_parameters(const sl_pipe *pipe, int stages)
@@ -30,17 +32,22 @@ static int count_parameters(const sl_pipe *pipe, int stages)
 static sl_status compute_terms(int stage, void *arg)
 {
     const norm_job *job = arg;
-    sl_parameter_set *set = sl_pipe_parameters(job->pipe, stage);
-    int count;
-    return sli_grad_norm_terms(set, job->kind, job->terms + count_parameters(job->pipe, stage),
-                               sl_parameter_set_count(set), &count);
+    const sl_pipe *pipe = job->pipe;
+    sl_parameter_set *set = sl_pipe_parameters(pipe, stage);
+    int first, end, count;
+    sli_stage_find_normed(pipe, &pipe->stages[stage], &first, &end);
+    SL_TRY(sli_grad_norm_terms_between(set, first, end, job->kind,
+                                       job->terms + count_parameters(pipe, stage), end - first,
+                                       &count));
+    return sli_stage_head_norm_terms(pipe, &pipe->stages[stage], job->kind,
+                                     job->terms + count_parameters(pipe, pipe->stage_count));
 }
 
 /* The norm of all gradients together, the same bits for every cut: terms of 0 change no sum, and so
  * do those that another rank of the group has. */
 static sl_status compute_norm(sl_pipe *pipe, sl_grad_norm_kind kind, double *norm)
 {
-    int count = count_parameters(pipe, sl_pipe_stages(pipe));
+    int count = count_parameters(pipe, pipe->stage_count) + 2 * pipe->head_blocks;
     norm_job job = {pipe, kind, calloc((size_t)count + 1, sizeof *job.terms)};
     if (!job.terms)
         return sli_no_memory(NULL, "the gradient norm");

@@ -18,24 +18,31 @@
  *     shards      |- rank 0 ----|--- rank 1 ------|------- rank 2 --------|
  *
  *     rank 1      0.weight.exp_avg from element 112 on, 1.bias.exp_avg, 2.weight.exp_avg up to 48
+ *
+ * A tensor of a head that is cut over the pipe's ranks has an entry for each of them, one leading
+ * to the next.
  */
 typedef struct sli_tensor_entry {
     sl_tensor *tensor;    /* a handle on what the item's data are; NULL: nothing, or a copy */
     sli_host_array host;  /* once opened, where the host does not reach the tensor's memory */
     int64_t first, count; /* the elements of the whole tensor, row by row, that are here */
+    int64_t whole;        /* how many the entry has on all ranks: the tensor's, or its part's */
     int stage, owner;     /* the stage, and the rank of the pipe's group that has it */
     bool is_buffer;       /* no parameter that is trained */
+    void *gathered;       /* the item's data, where sli_tensors_gather has brought them here */
+    size_t next;          /* of a cut tensor: the entry of its next part; 0: none */
 } sli_tensor_entry;
 
 /* All zeros: none. */
 typedef struct sli_tensors {
-    sl_safetensors_item *items; /* [count]: whole tensors; data: the elements that are here */
-    sli_tensor_entry *entries;  /* [count] */
-    size_t count;
-    bool may_be_mapped;  /* values of f32 may be a file's memory: the pipe trains none */
-    char *shapes;        /* of a copy with segments: their tensors', as metadata */
-    char *memory;        /* the data of a copy, kept from one to the next */
-    size_t memory_bytes; /* of it */
+    sl_safetensors_item *items; /* [entry_count]: of whole tensors; data: the elements that are
+                                   here */
+    sli_tensor_entry *entries;  /* [entry_count] */
+    size_t count, entry_count;  /* of tensors; the entries behind these are of further parts */
+    bool may_be_mapped;         /* values of f32 may be a file's memory: the pipe trains none */
+    char *shapes;               /* of a copy with segments: their tensors', as metadata */
+    char *memory;               /* the data of a copy, kept from one to the next */
+    size_t memory_bytes;        /* of it */
 } sli_tensors;
 
 /* Each of these replaces a list, also by an error, and is cleared by sli_tensors_clear. All ranks
@@ -71,6 +78,11 @@ sl_status sli_tensors_read(const sl_checkpoint_reader *reader, const char *part,
  * for all, as "step" of its state. */
 bool sli_checkpoint_has_steps(const sl_checkpoint_reader *reader);
 
+/* Makes cut tensors whole where the last stage is: a copy in host memory, which the list has;
+ * other processes' lists lose them. Every process of the pipe whose head is cut calls it, also
+ * after an error of its own, `status`, which is then that of all of them. */
+sl_status sli_tensors_gather(const sl_pipe *pipe, sli_tensors *tensors, sl_status status);
+
 /* Makes the list a copy in host memory, from which a checkpoint is written while training goes on:
  * of the tensors with elements here, each stage's copied by its own worker. What is no whole tensor
  * becomes a segment (io/checkpoint/format.h). `keeps_all`: tensors without elements stay listed,
@@ -78,7 +90,7 @@ bool sli_checkpoint_has_steps(const sl_checkpoint_reader *reader);
 sl_status sli_tensors_copy(sl_pipe *pipe, sli_tensors *tensors, bool keeps_all);
 
 /* Rank 0 of a group writes the tensors of these lists, and the other ranks serve the elements that
- * they have; all of them have the same lists, and call this at the same time. A tensor's elements
+ * they have; all of them have the same lists, and call this at the same time. An entry's elements
  * are those of its owner and of every rank so many further, the same stage's of other replicas. */
 typedef struct sli_state_stream {
     sl_group *group;

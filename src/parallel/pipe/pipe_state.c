@@ -3,10 +3,9 @@
 #define _GNU_SOURCE /* asprintf */
 
 #include "core/error.h"
-#include "core/memory.h"
-#include "core/usable_memory.h"
 #include "optim/optimizer.h"
 #include "parallel/pipe/pipe.h"
+#include "parallel/pipe/pipe_head.h"
 #include "parallel/pipe/pipe_optimizer.h"
 
 #include <math.h>
@@ -33,27 +32,30 @@ static sl_status add_item(sli_tensors *tensors, const sl_parameter *parameter, c
                  suffix ? suffix : "") < 0)
         return no_memory();
     item.name = name;
-    tensors->items[tensors->count] = item;
-    tensors->entries[tensors->count++] = entry;
+    tensors->items[tensors->entry_count] = item;
+    tensors->entries[tensors->entry_count++] = entry;
     return SL_OK;
 }
 
 /* Adds the elements `range` of a parameter, which `flat` has; NULL: it does not have them. */
-static sl_status add_tensor(sli_tensors *tensors, const sl_parameter *parameter, const char *suffix,
-                            int stage, sl_dtype dtype, const sli_shard_range *range,
-                            const sl_tensor *flat)
+static sl_status add_tensor(sli_tensors *tensors, const sl_parameter *parameter,
+                            const sl_parameter *held, const char *suffix, int stage, sl_dtype dtype,
+                            const sli_shard_range *range, const sl_tensor *flat)
 {
     const sl_shape row = sl_shape_1d(range->count);
     sl_safetensors_item item = {NULL, dtype, *sl_parameter_shape(parameter), NULL};
-    sli_tensor_entry entry = {.first = range->first, .count = range->count, .stage = stage};
+    sli_tensor_entry entry = {.first = range->first,
+                              .count = range->count,
+                              .whole = sl_shape_count(sl_parameter_shape(held)),
+                              .stage = stage};
     entry.is_buffer = sl_parameter_get_kind(parameter) == SL_PARAMETER_BUFFER;
     SL_TRY(add_item(tensors, parameter, suffix, item, entry));
     if (!flat || range->count == 0)
         return SL_OK;
-    sl_tensor **view = &tensors->entries[tensors->count - 1].tensor;
+    sl_tensor **view = &tensors->entries[tensors->entry_count - 1].tensor;
     SL_TRY(sl_tensor_view(flat, range->offset, &row, view));
     if (sl_device_has_host_memory(sl_tensor_device(*view)))
-        tensors->items[tensors->count - 1].data = sl_tensor_data(*view);
+        tensors->items[tensors->entry_count - 1].data = sl_tensor_data(*view);
     return SL_OK;
 }
 
@@ -78,8 +80,10 @@ typedef struct listed_stage {
     sli_tensors *tensors;
 } listed_stage;
 
-/* Adds the arrays of a trained parameter's state, and the number of its steps. */
-static sl_status add_state(listed_stage *stage, const sl_parameter *parameter)
+/* Adds the arrays of a trained parameter's state, and the number of its steps. `held`: as in
+ * add_parameter. */
+static sl_status add_state(listed_stage *stage, const sl_parameter *parameter,
+                           const sl_parameter *held)
 {
     const listing *list = stage->list;
     const sl_optimizer *source =
@@ -88,10 +92,11 @@ static sl_status add_state(listed_stage *stage, const sl_parameter *parameter)
     int arrays = sli_optimizer_arrays_of(options);
     sli_shard_range range = {0};
     if (stage->optimizer)
-        SL_TRY(sli_optimizer_range(stage->set, parameter, list->whole ? 0 : list->optimizer->shard,
+        SL_TRY(sli_optimizer_range(stage->set, held, list->whole ? 0 : list->optimizer->shard,
                                    list->whole ? 1 : list->optimizer->shards, &range));
+    range.first += held->first;
     for (int a = 0; a < arrays; a++)
-        SL_TRY(add_tensor(stage->tensors, parameter, sli_optimizer_array_name(options, a),
+        SL_TRY(add_tensor(stage->tensors, parameter, held, sli_optimizer_array_name(options, a),
                           stage->index, sli_optimizer_dtype_of(options), &range,
                           source ? sli_optimizer_state(source, range.bucket, a) : NULL));
     if (arrays == 0 || !list->steps)
@@ -99,10 +104,15 @@ static sl_status add_state(listed_stage *stage, const sl_parameter *parameter)
     return add_item(stage->tensors, parameter, "step",
                     (sl_safetensors_item){
                         NULL, SL_I64, {0}, stage->optimizer ? &stage->steps[--stage->left] : NULL},
-                    (sli_tensor_entry){.count = stage->optimizer != NULL, .stage = stage->index});
+                    (sli_tensor_entry){.count = stage->optimizer != NULL,
+                                       .whole = 1,
+                                       .stage = stage->index});
 }
 
-static sl_status add_parameter(listed_stage *stage, const sl_parameter *parameter)
+/* Adds what is listed of a parameter. `held` is what the stage's set has of it: itself, or a part.
+ */
+static sl_status add_parameter(listed_stage *stage, const sl_parameter *parameter,
+                               const sl_parameter *held)
 {
     const listing *list = stage->list;
     bool trained = sl_parameter_get_kind(parameter) == SL_PARAMETER_TRAINED;
@@ -111,29 +121,30 @@ static sl_status add_parameter(listed_stage *stage, const sl_parameter *paramete
     if (!trained && (list->optimizer || list->buckets))
         return SL_OK;
     if (list->optimizer)
-        return add_state(stage, parameter);
+        return add_state(stage, parameter, held);
     if (stage->set && list->buckets) {
-        SL_TRY(sli_optimizer_range(stage->set, parameter, 0, 1, &range));
+        SL_TRY(sli_optimizer_range(stage->set, held, 0, 1, &range));
         flat = list->buckets[stage->index][range.bucket];
     } else if (stage->set) {
-        range.count = sl_shape_count(sl_parameter_shape(parameter));
-        flat = sl_parameter_value(parameter);
+        range.count = sl_shape_count(sl_parameter_shape(held));
+        flat = sl_parameter_value(held);
     }
-    return add_tensor(stage->tensors, parameter, NULL, stage->index,
+    range.first += held->first;
+    return add_tensor(stage->tensors, parameter, held, NULL, stage->index,
                       sli_parameter_dtype(parameter, stage->precision), &range, flat);
 }
 
 static sl_status list_module(listed_stage *stage, const sl_module *module)
 {
     for (int i = 0; i < module->parameter_count; i++)
-        SL_TRY(add_parameter(stage, module->parameters[i]));
+        SL_TRY(add_parameter(stage, module->parameters[i], module->parameters[i]));
     for (int i = 0; i < module->child_count; i++)
         SL_TRY(list_module(stage, module->children[i]));
     return SL_OK;
 }
 
-static sl_status list_stage(const sl_pipe *pipe, const listing *list, int index,
-                            sli_tensors *tensors)
+static listed_stage begin_stage(const sl_pipe *pipe, const listing *list, int index,
+                                sli_tensors *tensors)
 {
     const sli_stage *stage = &pipe->stages[index];
     listed_stage listed = {.list = list,
@@ -141,14 +152,47 @@ static sl_status list_stage(const sl_pipe *pipe, const listing *list, int index,
                            .precision = pipe->precision,
                            .set = stage->parameters,
                            .tensors = tensors};
-    if (list->own && !stage->is_here)
-        return SL_OK;
     if (list->optimizer && stage->is_here) {
         listed.optimizer = sli_pipe_optimizer_own(list->optimizer, index);
         listed.steps = sli_optimizer_steps(listed.optimizer, &listed.left);
     }
-    for (int m = 0; m < stage->count; m++)
+    return listed;
+}
+
+/* Parts of a cut head are the first parameters of a set, and so their numbers of steps the last. */
+static sl_status list_stage(const sl_pipe *pipe, const listing *list, int index,
+                            sli_tensors *tensors)
+{
+    sli_stage *stage = &pipe->stages[index];
+    sl_parameter *parts[SLI_HEAD_PARAMETERS];
+    int modules, part_count = sli_stage_list_parts(pipe, stage, parts, &modules);
+    listed_stage listed = begin_stage(pipe, list, index, tensors);
+    for (int i = 0; i < part_count; i++)
+        listed.left -= sl_parameter_get_kind(parts[i]) == SL_PARAMETER_TRAINED;
+    if (list->own && !stage->is_here)
+        return SL_OK;
+    for (int m = 0; m < modules; m++)
         SL_TRY(list_module(&listed, sl_module_child(pipe->model, stage->first + m)));
+    return SL_OK;
+}
+
+/* Lists a cut head, the model's last module: its tensors with the first rank's part, and the parts
+ * of the other ranks behind them. */
+static sl_status list_cut_head(const sl_pipe *pipe, const listing *list, sli_tensors *tensors)
+{
+    const sli_linear *head = sli_pipe_find_head(pipe->model);
+    const sl_parameter *const parameters[SLI_HEAD_PARAMETERS] = {head->weight, head->bias};
+    size_t before = 0, begin;
+    for (int rank = 0; rank < pipe->rank_count; rank++, before = begin) {
+        listed_stage listed = begin_stage(pipe, list, pipe->ranks[rank].own[0], tensors);
+        begin = tensors->entry_count;
+        for (int i = 0; i < pipe->parts[rank].own_count; i++)
+            SL_TRY(add_parameter(&listed, parameters[i], &pipe->parts[rank].own[i]));
+        if (rank == 0)
+            tensors->count = tensors->entry_count;
+        for (size_t i = begin; rank > 0 && i < tensors->entry_count; i++)
+            tensors->entries[before + i - begin].next = i;
+    }
     return SL_OK;
 }
 
@@ -160,13 +204,18 @@ static sl_status list_tensors(const sl_pipe *pipe, const listing *list, sli_tens
     sl_status status;
     for (int s = 0; s < pipe->stage_count; s++)
         most += MOST_ITEMS * (size_t)pipe->stages[s].parameter_count;
+    if (pipe->head_is_cut)
+        most += MOST_ITEMS * SLI_HEAD_PARAMETERS * (size_t)pipe->rank_count;
     sli_tensors_empty(out);
     out->items = calloc(most, sizeof *out->items);
     out->entries = calloc(most, sizeof *out->entries);
     SL_TRY_OR_FAIL(out->items && out->entries ? SL_OK : no_memory());
     for (int s = 0; s < pipe->stage_count; s++)
         SL_TRY_OR_FAIL(list_stage(pipe, list, s, out));
-    for (size_t i = 0; i < out->count; i++)
+    out->count = out->entry_count;
+    if (pipe->head_is_cut)
+        SL_TRY_OR_FAIL(list_cut_head(pipe, list, out));
+    for (size_t i = 0; i < out->entry_count; i++)
         out->entries[i].owner = pipe->stages[out->entries[i].stage].group_rank;
     return SL_OK;
 
@@ -201,7 +250,7 @@ static bool needs_copy(const sli_tensor_entry *entry)
 
 sl_status sli_tensors_open(sli_tensors *tensors, bool reads)
 {
-    for (size_t i = 0; i < tensors->count; i++) {
+    for (size_t i = 0; i < tensors->entry_count; i++) {
         sli_tensor_entry *entry = &tensors->entries[i];
         if (!needs_copy(entry))
             continue;
@@ -214,7 +263,7 @@ sl_status sli_tensors_open(sli_tensors *tensors, bool reads)
 
 sl_status sli_tensors_need_f32(const sli_tensors *tensors)
 {
-    for (size_t i = 0; i < tensors->count; i++)
+    for (size_t i = 0; i < tensors->entry_count; i++)
         if (tensors->items[i].dtype != SL_F32)
             return sl_error(SL_ERR_UNSUPPORTED,
                             "tensor \"%s\" is needed in f32, but the pipe has it in bf16 alone",
@@ -224,7 +273,7 @@ sl_status sli_tensors_need_f32(const sli_tensors *tensors)
 
 sl_status sli_tensors_store(const sli_tensors *tensors)
 {
-    for (size_t i = 0; i < tensors->count; i++)
+    for (size_t i = 0; i < tensors->entry_count; i++)
         if (needs_copy(&tensors->entries[i]))
             SL_TRY(sl_tensor_write(tensors->entries[i].tensor, tensors->items[i].data));
     return SL_OK;
@@ -235,11 +284,23 @@ sl_status sli_tensors_store(const sli_tensors *tensors)
 /* A load may have given tensors other memory since they were listed. */
 static void find_values(const sli_tensors *tensors)
 {
-    for (size_t i = 0; i < tensors->count; i++) {
+    for (size_t i = 0; i < tensors->entry_count; i++) {
         const sl_tensor *tensor = tensors->entries[i].tensor;
         if (tensor && sl_device_has_host_memory(sl_tensor_device(tensor)))
             tensors->items[i].data = sl_tensor_data(tensor);
     }
+}
+
+static sl_status list_own(sl_pipe *pipe)
+{
+    if (!pipe->tensors)
+        pipe->tensors = calloc(1, sizeof *pipe->tensors);
+    if (!pipe->tensors)
+        return no_memory();
+    if (pipe->tensors->count == 0 || pipe->head_is_cut)
+        SL_TRY(list_tensors(pipe, &(listing){.own = true}, pipe->tensors));
+    find_values(pipe->tensors);
+    return SL_OK;
 }
 
 sl_status sl_pipe_get_state(sl_pipe *pipe, sl_checkpoint_part *out)
@@ -247,13 +308,8 @@ sl_status sl_pipe_get_state(sl_pipe *pipe, sl_checkpoint_part *out)
     SLI_CHECK_NOT_NULL(out);
     *out = (sl_checkpoint_part){0};
     SLI_CHECK_NOT_NULL(pipe);
-    if (!pipe->tensors)
-        pipe->tensors = calloc(1, sizeof *pipe->tensors);
-    if (!pipe->tensors)
-        return no_memory();
-    if (pipe->tensors->count == 0)
-        SL_TRY(list_tensors(pipe, &(listing){.own = true}, pipe->tensors));
-    find_values(pipe->tensors);
+    sl_status status = list_own(pipe);
+    SL_TRY(sli_tensors_gather(pipe, pipe->tensors, status));
     SL_TRY(sli_tensors_open(pipe->tensors, true));
     *out = (sl_checkpoint_part){.name = MODEL,
                                 .items = pipe->tensors->items,
@@ -268,12 +324,13 @@ sl_status sl_pipe_optimizer_get_state(sl_pipe_optimizer *optimizer, sl_checkpoin
     SLI_CHECK_NOT_NULL(optimizer);
     sli_tensors *tensors = &optimizer->tensors;
     SL_TRY(sli_pipe_optimizer_gather(optimizer));
-    SL_TRY(
+    sl_status status =
         list_tensors(optimizer->pipe,
                      &(listing){.optimizer = optimizer, .whole = true, .steps = true, .own = true},
-                     tensors));
+                     tensors);
     if (optimizer->shard > 0)
         sli_tensors_empty(tensors);
+    SL_TRY(sli_tensors_gather(optimizer->pipe, tensors, status));
     SL_TRY(sli_tensors_open(tensors, true));
     out->items = tensors->items;
     out->count = tensors->count;
@@ -297,7 +354,7 @@ sl_status sli_tensors_read(const sl_checkpoint_reader *reader, const char *part,
 {
     SL_TRY(sli_tensors_open(tensors, false));
     SL_TRY(sli_checkpoint_check_items(reader, part, tensors->items, tensors->count));
-    for (size_t i = 0; i < tensors->count; i++)
+    for (size_t i = 0; i < tensors->entry_count; i++)
         if (tensors->entries[i].count > 0)
             SL_TRY(sli_checkpoint_read_elements(
                 reader, sli_checkpoint_find_tensor(reader, part, tensors->items[i].name),
@@ -337,104 +394,4 @@ sl_status sl_pipe_optimizer_load(sl_pipe_optimizer *optimizer, const sl_checkpoi
         if (sl_pipe_parameters(optimizer->pipe, s))
             sli_optimizer_set_steps(sli_pipe_optimizer_own(optimizer, s), (int64_t)step);
     return SL_OK;
-}
-
-/* ---- Copies ----------------------------------------------------------------------------- */
-
-void sli_tensors_empty(sli_tensors *tensors)
-{
-    for (size_t i = 0; i < tensors->count; i++) {
-        sli_host_array_close(&tensors->entries[i].host, false);
-        sl_tensor_destroy(&tensors->entries[i].tensor);
-        free((char *)tensors->items[i].name);
-    }
-    free(tensors->items);
-    free(tensors->entries);
-    free(tensors->shapes);
-    *tensors = (sli_tensors){.memory = tensors->memory, .memory_bytes = tensors->memory_bytes};
-}
-
-void sli_tensors_clear(sli_tensors *tensors)
-{
-    sli_tensors_empty(tensors);
-    free(tensors->memory);
-    *tensors = (sli_tensors){0};
-}
-
-enum { ALIGNMENT = 64 };
-
-/* Of the elements of tensor i that are here. */
-static size_t aligned_bytes(const sli_tensors *tensors, size_t i)
-{
-    size_t bytes = (size_t)tensors->entries[i].count * sl_dtype_bytes(tensors->items[i].dtype);
-    return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-}
-
-static sl_status reserve_memory(sli_tensors *tensors)
-{
-    size_t bytes = 0;
-    for (size_t i = 0; i < tensors->count; i++)
-        bytes += aligned_bytes(tensors, i);
-    if (tensors->memory_bytes >= bytes)
-        return SL_OK;
-    free(tensors->memory);
-    tensors->memory = NULL;
-    if (sli_resident_memory() + bytes <= sli_usable_memory(""))
-        tensors->memory = sli_huge_pages_alloc(bytes);
-    tensors->memory_bytes = tensors->memory ? bytes : 0;
-    return tensors->memory ? SL_OK
-                           : sli_no_memory(NULL, "a copy of the run's state, %zu bytes", bytes);
-}
-
-/* Leaves what has elements here: whole tensors, and segments of others. */
-static sl_status cut_tensors(sli_tensors *tensors, json_t *shapes)
-{
-    size_t kept = 0;
-    sl_status status = SL_OK;
-    for (size_t i = 0; i < tensors->count; i++) {
-        sl_safetensors_item *item = &tensors->items[i];
-        sli_tensor_entry *entry = &tensors->entries[i];
-        char *whole = (char *)item->name;
-        if (status == SL_OK && entry->count > 0 && entry->count < sl_shape_count(&item->shape))
-            status = sli_checkpoint_make_segment(item, entry->first, entry->count, shapes);
-        if (item->name != whole || entry->count == 0)
-            free(whole);
-        if (entry->count == 0)
-            continue;
-        tensors->items[kept] = *item;
-        tensors->entries[kept++] = *entry;
-    }
-    tensors->count = kept;
-    if (status != SL_OK || json_object_size(shapes) == 0)
-        return status;
-    tensors->shapes = json_dumps(shapes, JSON_COMPACT);
-    return tensors->shapes ? SL_OK : no_memory();
-}
-
-static sl_status copy_stage(int stage, void *arg)
-{
-    const sli_tensors *tensors = arg;
-    char *data = tensors->memory;
-    for (size_t i = 0; i < tensors->count; i++) {
-        sli_tensor_entry *entry = &tensors->entries[i];
-        if (entry->stage == stage && entry->tensor) {
-            SL_TRY(sl_tensor_read(entry->tensor, data));
-            sl_tensor_destroy(&entry->tensor);
-            tensors->items[i].data = data;
-        }
-        data += aligned_bytes(tensors, i);
-    }
-    return SL_OK;
-}
-
-sl_status sli_tensors_copy(sl_pipe *pipe, sli_tensors *tensors, bool keeps_all)
-{
-    SL_TRY(reserve_memory(tensors));
-    if (keeps_all)
-        return sli_pipe_run_here(pipe, copy_stage, tensors);
-    json_t *shapes = json_object();
-    sl_status status = shapes ? cut_tensors(tensors, shapes) : no_memory();
-    json_decref(shapes);
-    SL_TRY(status);
-    return sli_pipe_run_here(pipe, copy_stage, tensors);
 }

@@ -27,9 +27,14 @@ enum {
     SLI_HEAD_CHANNELS
 };
 
+enum { SLI_HEAD_PARAMETERS = 2 }; /* at most: weight and bias */
+
 /* A rank's part of a split head (pipe_head.c). */
 typedef struct sli_head_part {
     sli_split_head head; /* without tensors where the rank is in another process */
+    sl_parameter own[SLI_HEAD_PARAMETERS]; /* [own_count] the rank's, of the head's path and number,
+                                              where the head is cut (pipe_head_values.c) */
+    int own_count;
     sl_tensor *weight, *bias, *weight_grad, *bias_grad; /* what it has in `head`; owned */
     sli_split_head_record *records;                     /* [chunks] */
     sli_head_tensors *of_rank;                          /* [chunks] of the rank's thread */

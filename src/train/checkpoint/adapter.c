@@ -28,6 +28,7 @@ static sl_status add_prefix(sl_safetensors_item *item)
     return SL_OK;
 }
 
+/* A model with a cut head has no adapters. */
 sl_status sli_adapter_select(sli_tensors *tensors, bool adapters)
 {
     size_t kept = 0;
@@ -44,7 +45,8 @@ sl_status sli_adapter_select(sli_tensors *tensors, bool adapters)
         tensors->items[kept] = *item;
         tensors->entries[kept++] = tensors->entries[i];
     }
-    tensors->count = kept;
+    if (kept < tensors->count)
+        tensors->count = tensors->entry_count = kept;
     return status;
 }
 

@@ -63,23 +63,39 @@ static sl_status copy_tensors(const sli_checkpoints *checkpoints, sli_tensors *t
     return sli_tensors_copy(checkpoints->run->replica.pipe, tensors, checkpoints->collects);
 }
 
-/* What is the same on all replicas. */
-static sl_status copy_model(sli_checkpoints *checkpoints)
+/* A model's tensors are whole in its files. All ranks of the replica call it, with their status. */
+static sl_status gather_tensors(const sli_checkpoints *checkpoints, sli_tensors *tensors,
+                                sl_status status)
+{
+    return checkpoints->collects
+               ? status
+               : sli_tensors_gather(checkpoints->run->replica.pipe, tensors, status);
+}
+
+/* What is the same on all replicas. What ranks do together comes first, whatever fails on one. */
+static sl_status list_model(sli_checkpoints *checkpoints)
 {
     const sli_run *run = checkpoints->run;
     const sl_pipe *pipe = run->replica.pipe;
-    free(checkpoints->state);
-    checkpoints->state = NULL;
-    SL_TRY(sli_run_state_print(run, &checkpoints->state));
-    SL_TRY(sli_tensors_of_model(pipe, &checkpoints->model));
-    if (sli_run_has_adapters(run))
-        SL_TRY(sli_adapter_select(&checkpoints->model, true));
-    SL_TRY(copy_tensors(checkpoints, &checkpoints->model));
+    sl_status status = sli_tensors_of_model(pipe, &checkpoints->model);
+    if (status == SL_OK && sli_run_has_adapters(run))
+        status = sli_adapter_select(&checkpoints->model, true);
+    SL_TRY(gather_tensors(checkpoints, &checkpoints->model, status));
     sli_tensors_empty(&checkpoints->best);
     if (!checkpoints->has_best)
         return SL_OK;
-    SL_TRY(sli_tensors_of_buckets(pipe, run->best->copies, &checkpoints->best));
-    return copy_tensors(checkpoints, &checkpoints->best);
+    status = sli_tensors_of_buckets(pipe, run->best->copies, &checkpoints->best);
+    return gather_tensors(checkpoints, &checkpoints->best, status);
+}
+
+static sl_status copy_model(sli_checkpoints *checkpoints)
+{
+    SL_TRY(list_model(checkpoints));
+    free(checkpoints->state);
+    checkpoints->state = NULL;
+    SL_TRY(sli_run_state_print(checkpoints->run, &checkpoints->state));
+    SL_TRY(copy_tensors(checkpoints, &checkpoints->model));
+    return checkpoints->has_best ? copy_tensors(checkpoints, &checkpoints->best) : SL_OK;
 }
 
 /* What this rank writes or sends. */

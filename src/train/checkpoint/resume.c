@@ -211,27 +211,38 @@ sl_status sli_resume_report(const sli_run *run)
 /* What the first replica reads at once, and the others get. */
 enum { BUFFER_BYTES = 1 << 24 };
 
+/* Copies what an entry has here of the tensor's elements first … end - 1, which `buffer` has. */
+static void copy_elements(const sl_safetensors_item *item, const sli_tensor_entry *entry,
+                          int64_t first, int64_t end, const char *buffer)
+{
+    int64_t bytes = (int64_t)sl_dtype_bytes(item->dtype), own_end = entry->first + entry->count;
+    int64_t low = entry->first > first ? entry->first : first, high = own_end < end ? own_end : end;
+    if (low < high)
+        memcpy((char *)item->data + (low - entry->first) * bytes, buffer + (low - first) * bytes,
+               (size_t)((high - low) * bytes));
+}
+
 /* Gives every rank what it has of tensor `index`. */
 static sl_status broadcast_tensor(const sl_checkpoint_reader *reader, const char *part,
                                   const sli_replica *replica, const sli_tensors *tensors,
                                   size_t index, char *buffer)
 {
     const sl_safetensors_item *item = &tensors->items[index];
-    const sli_tensor_entry *entry = &tensors->entries[index];
     const sli_checkpoint_entry *tensor =
         reader ? sli_checkpoint_find_tensor(reader, part, item->name) : NULL;
-    int64_t elements = sl_shape_count(&item->shape), end = entry->first + entry->count;
-    int64_t bytes = (int64_t)sl_dtype_bytes(item->dtype), most = BUFFER_BYTES / bytes;
+    int64_t elements = sl_shape_count(&item->shape);
+    int64_t most = BUFFER_BYTES / (int64_t)sl_dtype_bytes(item->dtype);
     for (int64_t at = 0, count; at < elements; at += count) {
         count = elements - at < most ? elements - at : most;
         if (reader)
             SL_TRY(sli_checkpoint_read_elements(reader, tensor, at, count, buffer));
         SL_TRY(sl_group_broadcast(replica->all, buffer, count, item->dtype, 0, NULL));
-        int64_t low = entry->first > at ? entry->first : at,
-                high = end < at + count ? end : at + count;
-        if (low < high)
-            memcpy((char *)item->data + (low - entry->first) * bytes, buffer + (low - at) * bytes,
-                   (size_t)((high - low) * bytes));
+        size_t part_index = index;
+        do {
+            copy_elements(&tensors->items[part_index], &tensors->entries[part_index], at,
+                          at + count, buffer);
+            part_index = tensors->entries[part_index].next;
+        } while (part_index > 0);
     }
     return SL_OK;
 }

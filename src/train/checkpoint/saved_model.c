@@ -458,6 +458,8 @@ static sl_status choose_item(loading *job, const sl_safetensors_item *item,
     bool is_buffer = entry->is_buffer;
     sl_safetensors_item chosen = *item;
     const sli_checkpoint_entry *found = find_tensor(job->model, item->name);
+    if (entry->count < sl_shape_count(&item->shape))
+        chosen.data = NULL; /* a part is read by itself */
     if (!found && is_buffer)
         return SL_OK;
     if (!found && job->left_out)
@@ -511,11 +513,26 @@ static sl_status read_chosen(loading *job, const char *path)
     return sli_checkpoint_read_items(model->reader, model->part, job->items, job->count);
 }
 
-static sl_status list_selected(const sl_pipe *pipe, bool adapters, sli_tensors *out)
+/* Reads the elements of a part of a tensor, if the entry is one and is not left out. */
+static sl_status read_part(const sl_saved_model *model, const sl_safetensors_item *item,
+                           const sli_tensor_entry *entry)
 {
-    SL_TRY(sli_tensors_of_model(pipe, out));
-    SL_TRY(sli_adapter_select(out, adapters));
-    return sli_tensors_open(out, true);
+    const sli_checkpoint_entry *found = find_tensor(model, item->name);
+    sl_safetensors_item part = *item;
+    bool is_part = entry->count > 0 && entry->count < sl_shape_count(&item->shape);
+    bool widens =
+        found && found->info.readable && is_narrow(found->info.dtype) && item->dtype == SL_F32;
+    part.dtype = widens ? found->info.dtype : item->dtype;
+    if (!is_part || !found || !sli_checkpoint_fits(&found->info, &part))
+        return SL_OK;
+    part.shape = sl_shape_1d(entry->count);
+    if (widens)
+        place_narrow(&part, part.dtype);
+    sl_status status =
+        sli_checkpoint_read_elements(model->reader, found, entry->first, entry->count, part.data);
+    if (widens && status == SL_OK)
+        widen(&part);
+    return status;
 }
 
 static sl_status load_selected(loading *job, sl_pipe *pipe, bool adapters)
@@ -524,7 +541,9 @@ static sl_status load_selected(loading *job, sl_pipe *pipe, bool adapters)
     sli_tensors tensors = {0};
     sl_status status;
     job->used = calloc(job->has->count + 1, sizeof *job->used);
-    SL_TRY_OR_FAIL(list_selected(pipe, adapters, &tensors));
+    SL_TRY_OR_FAIL(sli_tensors_of_model(pipe, &tensors));
+    SL_TRY_OR_FAIL(sli_adapter_select(&tensors, adapters));
+    SL_TRY_OR_FAIL(sli_tensors_open(&tensors, true));
     job->items = calloc(tensors.count + job->has->count + 1, sizeof *job->items);
     job->widens = calloc(tensors.count + job->has->count + 1, sizeof *job->widens);
     job->mapped = calloc(tensors.count + job->has->count + 1, sizeof *job->mapped);
@@ -535,6 +554,8 @@ static sl_status load_selected(loading *job, sl_pipe *pipe, bool adapters)
     for (size_t i = 0; i < tensors.count; i++)
         SL_TRY_OR_FAIL(choose_item(job, &tensors.items[i], &tensors.entries[i]));
     SL_TRY_OR_FAIL(read_chosen(job, model->path));
+    for (size_t i = 0; i < tensors.entry_count; i++)
+        SL_TRY_OR_FAIL(read_part(model, &tensors.items[i], &tensors.entries[i]));
     use_maps(job);
     SL_TRY_OR_FAIL(widen_all(job));
     for (size_t i = 0; i < job->count; i++)

@@ -239,7 +239,7 @@ void SLI_OF_ISA(sli_initialize)(const sli_init *init, sli_philox_key key, uint32
         return;
     }
     for (int64_t done = 0; done < count; done += RUN_WORDS) {
-        uint64_t group = (uint64_t)(first + done) / 4;
+        uint64_t group = (uint64_t)(init->first + first + done) / 4;
         uint32_t words[RUN_WORDS];
         float run[RUN_WORDS];
         random_run(key, (uint32_t)group, (uint32_t)(group >> 32), site, 0, words);

@@ -31,8 +31,9 @@ static inline __device__ four normal_values(const sli_init &init, const uint32_t
 static __global__ void initialize(sli_init init, sli_philox_key key, uint32_t site, int64_t count,
                                   float *to, bool aligned)
 {
-    uint64_t group = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    int64_t at = 4 * (int64_t)group;
+    uint64_t own = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    uint64_t group = (uint64_t)init.first / 4 + own;
+    int64_t at = 4 * (int64_t)own;
     uint32_t words[4] = {(uint32_t)group, (uint32_t)(group >> 32), site, 0};
     four f = {{init.low, init.low, init.low, init.low}};
     if (init.kind != SLI_INIT_CONSTANT)

@@ -76,23 +76,39 @@ static sl_status receive_elements(sli_state_stream *stream, const sl_safetensors
                                has.count, item->dtype, rank, TAG_DATA, NULL, NULL);
 }
 
+/* Brings all elements of one entry of the item to the buffer; adds their number to *elements. */
+static sl_status read_entry(sli_state_stream *stream, const sl_safetensors_item *item,
+                            const request *wanted, int64_t *elements)
+{
+    const sli_tensors *list = stream->lists[wanted->list];
+    const sli_tensor_entry *entry = &list->entries[wanted->index];
+    int64_t end = *elements + entry->whole;
+    if (entry->count > 0)
+        memcpy((char *)stream->buffer + bytes_of(item, entry->first),
+               list->items[wanted->index].data, bytes_of(item, entry->count));
+    *elements += entry->count;
+    for (int rank = entry->owner; rank < sl_group_size(stream->group) && *elements < end;
+         rank += stream->stride)
+        if (rank > 0)
+            SL_TRY(receive_elements(stream, item, wanted, rank, elements));
+    return SL_OK;
+}
+
 sl_status sli_state_stream_read(void *context, const sl_safetensors_item *item, const void **data)
 {
     sli_state_stream *stream = context;
     request wanted = find_item(stream, item);
-    const sli_tensor_entry *entry = &stream->lists[wanted.list]->entries[wanted.index];
-    int64_t whole = sl_shape_count(&item->shape), elements = entry->count;
+    const sli_tensor_entry *entries = stream->lists[wanted.list]->entries;
+    int64_t whole = sl_shape_count(&item->shape), elements = 0;
     *data = item->data;
-    if (elements == whole)
+    if (entries[wanted.index].count == whole)
         return SL_OK;
     SL_TRY(reserve_buffer(stream, bytes_of(item, whole)));
-    if (entry->count > 0)
-        memcpy((char *)stream->buffer + bytes_of(item, entry->first), item->data,
-               bytes_of(item, entry->count));
-    for (int rank = entry->owner; rank < sl_group_size(stream->group) && elements < whole;
-         rank += stream->stride)
-        if (rank > 0)
-            SL_TRY(receive_elements(stream, item, &wanted, rank, &elements));
+    SL_TRY(read_entry(stream, item, &wanted, &elements));
+    while (elements < whole && entries[wanted.index].next > 0) {
+        wanted.index = (int64_t)entries[wanted.index].next;
+        SL_TRY(read_entry(stream, item, &wanted, &elements));
+    }
     *data = stream->buffer;
     return elements == whole ? SL_OK
                              : sl_error(SL_ERR_INTERNAL, "no rank has all of %s", item->name);
