@@ -1,10 +1,11 @@
 """Steps of LoRA by sluice beside peft and transformers: SmolLM2-360M's shape with drawn weights, in bf16, 1 x 1024 tokens.
 
-    python3 bench/compare_peft.py [--rounds 3] [--steps 4] [--layers 32] [--tokens 1024] [--types bf16,f32]
+    python3 bench/compare_peft.py [--rounds 3] [--steps 4] [--layers 32] [--tokens 1024] [--types bf16,f32] [--limit 5]
 
 Both programs train the same adapter (rank 8, alpha 16, q_proj and v_proj) of the same directory, whose weights are of bf16, on the
 same rows with AdamW, one after the other with all cores. The first step's losses must agree, since an adapter begins as nothing.
-PyTorch's products of bf16 are slow on processors that have none, so peft runs in f32 as well, or, with --types f32, in f32 alone. A step
+PyTorch's products of bf16 are slow on processors that have none, so peft runs in f32 as well, or, with --types f32, in f32 alone. With --limit N,
+peft is ended where a step takes longer than N of sluice's: its line says "more than", and its memory is what it had by then. A step
 is the median of those after the first one; memory is the most that the program had in memory, as the system counts it,
 with everything that it has loaded. Lines give the median and the range of the rounds, and of each round's ratio to sluice. peft, transformers and PyTorch come from
 PyPI into a virtual environment (--venv, default: peft in the build folder), which is made where none works there.
@@ -40,9 +41,10 @@ def make_model(folder, layers):
     LlamaForCausalLM(LlamaConfig(num_hidden_layers=layers, **SHAPE)).to(torch.bfloat16).save_pretrained(folder)
 
 
-def train_theirs(folder, rows, dtype):
-    """Prints the losses and the milliseconds of a step for each row."""
+def train_theirs(folder, rows, dtype, limit):
+    """Prints the losses and the milliseconds of a step for each row; those until a step takes longer than `limit` seconds."""
     import torch
+    from pytorch_lm import StepLimit
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
 
@@ -52,9 +54,15 @@ def train_theirs(folder, rows, dtype):
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4)
     model.train()
     losses, times = [], []
+
+    def say(ended):
+        print(json.dumps({"losses": losses, "ms": times, "ended": ended}), flush=True)
+
+    clock = StepLimit(limit, lambda: say(True))
     with open(rows, encoding="ascii") as file:
         for line in file:
             ids = torch.tensor([json.loads(line)["input_ids"]])
+            clock.start()
             start = time.perf_counter()
             optimizer.zero_grad()
             loss = model(input_ids=ids, labels=ids).loss
@@ -62,7 +70,8 @@ def train_theirs(folder, rows, dtype):
             optimizer.step()
             losses.append(loss.item())
             times.append(1e3 * (time.perf_counter() - start))
-    print(json.dumps({"losses": losses, "ms": times}))
+            clock.stop()
+    say(False)
 
 
 # ---- Both -------------------------------------------------------------------------------------
@@ -88,12 +97,19 @@ def run_sluice(args, folder, rows, log):
                    "--log-json", log])
     with open(log, encoding="utf-8") as file:
         steps = [record for record in map(json.loads, file) if record["record"] == "step"]
-    return {"losses": [step["loss"] for step in steps], "ms": [step["ms"] for step in steps], "peak": peak}
+    return {"losses": [step["loss"] for step in steps], "ms": step_milliseconds([step["ms"] for step in steps]),
+            "peak": peak, "ended": False}
 
 
-def run_theirs(python, folder, rows, dtype):
-    printed, peak = run([python, HERE, "--train", folder, rows, dtype])
-    return {**json.loads(printed.splitlines()[-1]), "peak": peak}
+def run_theirs(python, folder, rows, dtype, limit):
+    """limit: milliseconds of a step, after which the program ends."""
+    printed, peak = run([python, HERE, "--train", folder, rows, dtype, limit / 1e3])
+    figures = json.loads(printed.splitlines()[-1])
+    return {**figures, "ms": limit if figures["ended"] else step_milliseconds(figures["ms"]), "peak": peak}
+
+
+def step_milliseconds(steps):
+    return statistics.median(steps[1:])
 
 
 def make_environment(folder):
@@ -122,13 +138,20 @@ def ratio(values):
 
 def report(rounds):
     """rounds: {program's name: [figures of a round]}."""
-    steps = {name: [statistics.median(one["ms"][1:]) for one in runs] for name, runs in rounds.items()}
+    steps = {name: [one["ms"] for one in runs] for name, runs in rounds.items()}
     peaks = {name: [one["peak"] / 2**20 for one in runs] for name, runs in rounds.items()}
     print("| | a step | beside sluice | memory | beside sluice |\n|---|---|---|---|---|")
-    for name in rounds:
-        beside = [ratio([one / ours for one, ours in zip(of[name], of["sluice"])]) if name != "sluice" else ""
+    for name, runs in rounds.items():
+        more = "more than " if any(one["ended"] for one in runs) else ""
+        beside = [more + ratio([one / ours for one, ours in zip(of[name], of["sluice"])]) if name != "sluice" else ""
                   for of in (steps, peaks)]
-        print(f"| {name} | {figure(steps[name], 'ms')} | {beside[0]} | {figure(peaks[name], 'MiB')} | {beside[1]} |")
+        print(f"| {name} | {more}{figure(steps[name], 'ms')} | {beside[0]} | {more}{figure(peaks[name], 'MiB')} | {beside[1]} |")
+
+
+def check_losses(ours, theirs, name):
+    """Of the first step, which a program that was ended may not have."""
+    if theirs and abs(ours[0] - theirs[0]) > LOSS_TOLERANCE * theirs[0]:
+        sys.exit(f"the first step's loss is {ours[0]} by sluice, {theirs[0]} by {name}: they do not compute the same")
 
 
 def compare(args, python, folder):
@@ -138,12 +161,11 @@ def compare(args, python, folder):
     theirs = {f"peft, {name}": THEIRS[name] for name in args.types.split(",")}
     rounds = {"sluice": [], **{name: [] for name in theirs}}
     for _ in range(args.rounds):
-        rounds["sluice"].append(run_sluice(args, model, rows, folder / "log"))
+        ours = run_sluice(args, model, rows, folder / "log")
+        rounds["sluice"].append(ours)
         for name, dtype in theirs.items():
-            rounds[name].append(run_theirs(python, model, rows, dtype))
-            ours, other = (rounds[each][-1]["losses"][0] for each in ("sluice", name))
-            if abs(ours - other) > LOSS_TOLERANCE * other:
-                sys.exit(f"the first step's loss is {ours} by sluice, {other} by {name}: they do not compute the same")
+            rounds[name].append(run_theirs(python, model, rows, dtype, args.limit * ours["ms"]))
+            check_losses(ours["losses"], rounds[name][-1]["losses"], name)
     report(rounds)
 
 
@@ -155,15 +177,16 @@ def main():
     parser.add_argument("--layers", default=32, type=int)
     parser.add_argument("--tokens", default=1024, type=int)
     parser.add_argument("--types", default="bf16,f32", help="in which peft computes")
+    parser.add_argument("--limit", default=0, type=float, help="of sluice's steps, after which one of peft is ended; 0: none")
     parser.add_argument("--venv", type=Path)
-    parser.add_argument("--train", nargs=3, metavar=("MODEL", "ROWS", "TYPE"), help=argparse.SUPPRESS)
+    parser.add_argument("--train", nargs=4, metavar=("MODEL", "ROWS", "TYPE", "SECONDS"), help=argparse.SUPPRESS)
     parser.add_argument("--make", nargs=2, metavar=("MODEL", "LAYERS"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.make:
         make_model(args.make[0], int(args.make[1]))
         return
     if args.train:
-        train_theirs(*args.train)
+        train_theirs(*args.train[:3], float(args.train[3]))
         return
     print(f"runs: {args.rounds} runs of each program in turn\n")
     python = make_environment(args.venv or args.build / "peft")

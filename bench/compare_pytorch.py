@@ -1,7 +1,7 @@
 """Training steps of sluice beside PyTorch's: the same model, batch and settings, the programs in turn.
 
     python3 bench/compare_pytorch.py step      [--rounds 5] [--steps 3] [--emsize N]
-    python3 bench/compare_pytorch.py families  [--rounds 5] [--steps 3] [--model NAME] [--precisions f32]
+    python3 bench/compare_pytorch.py families  [--rounds 5] [--steps 3] [--model NAME] [--precisions f32] [--limit 5]
     python3 bench/compare_pytorch.py pipelines [--rounds 5] [--steps 3] [--schedule NAME]
     python3 bench/compare_pytorch.py pipe      [--rounds 5] [--steps 3] [--emsize N]
 
@@ -13,8 +13,9 @@ threads of bench_step, and processes of torch.distributed.pipelining over gloo w
 of one and two threads an operation; both programs have two stages that use both cores.
 
 A step is forward, backward, clipping at 0.5, and SGD; at width 768 and for families it is AdamW. Lines give the median and
-the range of the rounds' figures, each the median of the steps. Current PyTorch comes from PyPI into a
-virtual environment (--venv, default: pytorch in the build folder), which is made where none works there.
+the range of the rounds' figures, each the median of the steps. With --limit N, PyTorch is ended where a step
+takes longer than N of sluice's in the same round, compiling apart: the line says "more than". Current PyTorch
+comes from PyPI into a virtual environment (--venv, default: pytorch in the build folder), which is made where none works there.
 """
 import argparse
 import json
@@ -113,6 +114,15 @@ def run_sluice(args, case, *more):
     return run([str(args.build / "bench" / "bench_step"), *flags_of(args, case), *more])
 
 
+def run_one_stage(python, flags, mode, limit, parameters):
+    """The milliseconds of a step by PyTorch; None where one took longer than `limit` seconds."""
+    theirs = run([python, str(HERE / "pytorch_lm.py"), *flags, "--stages", "1", "--modes", mode, "--limit", str(limit)],
+                 environment(len(os.sched_getaffinity(0))))
+    if "--model" in flags and theirs["parameters"] != parameters:
+        sys.exit(f"sluice's model has {parameters:,} parameters, PyTorch's has {theirs['parameters']:,}")
+    return theirs["ms"][mode]
+
+
 # ---- Comparisons ------------------------------------------------------------------------------
 
 
@@ -124,8 +134,9 @@ def ratio(values, ours):
     return f"{statistics.median(values) / statistics.median(ours):.2f} times as long"
 
 
-def report(case, times):
-    """times: [program's name][round] milliseconds; beside sluice's in the same precision."""
+def report(case, times, ended):
+    """times: [program's name][round] milliseconds, beside sluice's in the same precision; ended: the names of programs
+    that were ended then."""
     name = case.get("model") or f"emsize {case['emsize']}"
     layers = f", {case['nlayers']} layers" if "nlayers" in case else ""
     rows = f", {case['batch']} × {case['bptt']} tokens" if "model" in case else ""
@@ -133,24 +144,24 @@ def report(case, times):
           "|---|---|---|")
     for name, values in times.items():
         ours = times["sluice, bf16" if name.endswith("bf16") else "sluice"]
-        print(f"| {name} | {milliseconds(values)} | {'' if values is ours else ratio(values, ours)} |", flush=True)
+        more = "more than " if name in ended else ""
+        print(f"| {name} | {more}{milliseconds(values)} | {'' if values is ours else more + ratio(values, ours)} |",
+              flush=True)
 
 
 def compare_step(args, python, case):
-    times = {"sluice" if precision == "f32" else f"sluice, {precision}": [] for precision in args.precisions}
-    modes = ",".join(f"{way} {precision}" for precision in args.precisions for way in ("eager", "compiled"))
+    times, ended = {}, set()
     for _ in range(args.rounds):
-        for name, precision in zip(list(times), args.precisions):
+        for precision in args.precisions:
+            suffix = "" if precision == "f32" else ", " + precision
             ours = run_sluice(args, case, "--devices", "cpu", "--precision", precision)
-            times[name].append(ours["ms"])
-        theirs = run([python, str(HERE / "pytorch_lm.py"), *flags_of(args, case), "--stages", "1", "--modes", modes],
-                     environment(len(os.sched_getaffinity(0))))
-        if "model" in case and theirs["parameters"] != ours["parameters"]:
-            sys.exit(f"{case['model']}: {ours['parameters']:,} parameters, PyTorch's has {theirs['parameters']:,}")
-        for mode, step in theirs["ms"].items():
-            name = f"PyTorch, {mode.removesuffix(' f32').replace(' bf16', ', bf16')}"
-            times.setdefault(name, []).append(step)
-    report(case, times)
+            times.setdefault("sluice" + suffix, []).append(ours["ms"])
+            for way in ("eager", "compiled"):
+                name, limit = f"PyTorch, {way}{suffix}", args.limit * ours["ms"]
+                step = run_one_stage(python, flags_of(args, case), f"{way} {precision}", limit / 1e3, ours["parameters"])
+                times.setdefault(name, []).append(step or limit)
+                ended |= set() if step else {name}
+    report(case, times, ended)
 
 
 def compare_pipelines(args, python, schedule):
@@ -193,6 +204,7 @@ def main():
     parser.add_argument("--model", help="only the cases of this model")
     parser.add_argument("--precisions", default="f32,bf16", type=lambda names: names.split(","),
                         help="of a step; PyTorch's products of bf16 are very slow on processors that have none")
+    parser.add_argument("--limit", default=0, type=float, help="of sluice's steps, after which one of PyTorch is ended; 0: none")
     parser.add_argument("--schedule", choices=SCHEDULES, help="only this one")
     args = parser.parse_args()
     print(f"runs: {args.rounds} runs of each program in turn\n")

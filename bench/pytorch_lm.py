@@ -2,7 +2,8 @@
 
 The counterpart of bench_step: the same model and data shape, dropout 0.2, SGD or AdamW, clipping at
 0.5, on the CPU. With --stages 1: eager and compiled, in f32 and under autocast(bfloat16), on a GPU also
-with products in TF32 (--device cuda, --modes). With --stages 2: PyTorch 1.13's Pipe. With --rank: a rank
+with products in TF32 (--device cuda, --modes); a step that takes longer than --limit ends the program, and its
+mode has no figure. With --stages 2: PyTorch 1.13's Pipe. With --rank: a rank
 of torch.distributed.pipelining. With --model, which needs transformers: a published model with drawn
 weights, its attention by scaled_dot_product_attention, without dropout. compare_pytorch.py and cuda.sh
 run it.
@@ -14,6 +15,7 @@ import math
 import os
 import statistics
 import tempfile
+import threading
 import time
 
 import torch
@@ -121,7 +123,37 @@ def build_published(args):
 # ---- In one process ---------------------------------------------------------------------------
 
 
-def median_step(args, model, loss_of, precision):
+class StepLimit:
+    """Ends the program, after on_end, when a step takes longer than some seconds (0: never); compiling does not count.
+
+    A step of one operation after another may spend minutes in a single call of PyTorch, which no signal's handler
+    interrupts; a thread can end the program at any time."""
+
+    def __init__(self, seconds, on_end):
+        self.seconds, self.on_end, self.timer = seconds, on_end, None
+        if seconds:
+            import torch._dynamo
+
+            torch._dynamo.on_compile_start(lambda _: self.stop())
+            torch._dynamo.on_compile_end(lambda _: self.start())
+
+    def start(self):
+        self.stop()
+        if self.seconds:
+            self.timer = threading.Timer(self.seconds, self.end)
+            self.timer.daemon = True
+            self.timer.start()
+
+    def stop(self):
+        if self.timer:
+            self.timer.cancel()
+
+    def end(self):
+        self.on_end()
+        os._exit(0)
+
+
+def median_step(args, model, loss_of, precision, limit):
     """Milliseconds of a step; the first two, in which PyTorch compiles, do not count."""
     kind = torch.optim.AdamW if args.optimizer == "adamw" else torch.optim.SGD
     optimizer = kind(model.parameters(), lr=0.01)
@@ -131,6 +163,7 @@ def median_step(args, model, loss_of, precision):
         torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     seconds = []
     for _ in range(args.steps + 2):
+        limit.start()
         start = time.perf_counter()
         optimizer.zero_grad()
         with (torch.autocast(args.device, dtype=torch.bfloat16) if precision == "bf16"
@@ -142,11 +175,17 @@ def median_step(args, model, loss_of, precision):
         if args.device == "cuda":
             torch.cuda.synchronize()
         seconds.append(time.perf_counter() - start)
+        limit.stop()
     return round(1e3 * statistics.median(seconds[2:]), 2)
 
 
+def print_result(result):
+    print(json.dumps({"version": torch.__version__, **result}), flush=True)
+
+
 def run_model(args):
-    """The milliseconds of each mode; and on a GPU, the bytes of its tensors at the peak."""
+    """The milliseconds of each mode, None of one whose step took longer than --limit; and on a GPU, the
+    bytes of its tensors at the peak."""
     with torch.device(args.device) if VERSION >= (2, 0) else contextlib.nullcontext():
         if args.model:
             model, logits_of = build_published(args)
@@ -158,15 +197,17 @@ def run_model(args):
         return cross_entropy(logits_of(ids), targets)
 
     times, bytes_of = {}, {}
+    result = {"ms": times, "parameters": sum(p.numel() for p in model.parameters())}
+    limit = StepLimit(args.limit, lambda: print_result(result))
     for mode in args.modes.split(","):
         way, precision = mode.split()
+        times[mode] = None
         if args.device == "cuda":
             torch.cuda.reset_peak_memory_stats()
         times[mode] = median_step(args, model, torch.compile(loss_of) if way == "compiled"
-                                  else loss_of, precision)
+                                  else loss_of, precision, limit)
         if args.device == "cuda":
             bytes_of[mode] = torch.cuda.max_memory_allocated()
-    result = {"ms": times, "parameters": sum(p.numel() for p in model.parameters())}
     return {**result, "peak_bytes": bytes_of} if bytes_of else result
 
 
@@ -182,7 +223,7 @@ def run_pipe(args):
     def loss_of(ids, targets):
         return cross_entropy(pipe(ids).local_value(), targets)
 
-    return {"ms": {"eager": median_step(args, pipe, loss_of, "f32")}}
+    return {"ms": {"eager": median_step(args, pipe, loss_of, "f32", StepLimit(0, None))}}
 
 
 # ---- A rank of several ------------------------------------------------------------------------
@@ -245,6 +286,7 @@ def main():
     parser.add_argument("--schedule", choices=SCHEDULES)
     parser.add_argument("--optimizer", choices=("sgd", "adamw"), default="sgd")
     parser.add_argument("--meeting")
+    parser.add_argument("--limit", type=float, default=0, help="seconds of a step; 0: none")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--modes", default="eager f32,compiled f32,eager bf16,compiled bf16")
     args = parser.parse_args()
@@ -256,7 +298,7 @@ def main():
     else:
         result = run_model(args) if args.stages == 1 else run_pipe(args)
     if result:
-        print(json.dumps({"version": torch.__version__, **result}), flush=True)
+        print_result(result)
     if args.stages > 1 and args.rank is None:
         os._exit(0)  # rpc's threads would wait for peers that do not exist
 
