@@ -16,6 +16,8 @@ A step is forward, backward, clipping at 0.5, and SGD; at width 768 and for fami
 the range of the rounds' figures, each the median of the steps. With --limit N, PyTorch is ended where a step
 takes longer than N of sluice's in the same round, compiling apart: the line says "more than". Current PyTorch
 comes from PyPI into a virtual environment (--venv, default: pytorch in the build folder), which is made where none works there.
+In f32 a last line has the time that the step's operations would take at the best rate of dnnl_sgemm in the same run: what no
+program with such products can be faster than.
 """
 import argparse
 import json
@@ -150,17 +152,22 @@ def report(case, times, ended):
 
 
 def compare_step(args, python, case):
-    times, ended = {}, set()
+    times, products, ended = {}, [], set()
     for _ in range(args.rounds):
         for precision in args.precisions:
             suffix = "" if precision == "f32" else ", " + precision
-            ours = run_sluice(args, case, "--devices", "cpu", "--precision", precision)
+            ours = run([str(args.build / "bench" / "bench_step"), "--bound", *flags_of(args, case), "--devices", "cpu",
+                        "--precision", precision])
             times.setdefault("sluice" + suffix, []).append(ours["ms"])
             for way in ("eager", "compiled"):
                 name, limit = f"PyTorch, {way}{suffix}", args.limit * ours["ms"]
                 step = run_one_stage(python, flags_of(args, case), f"{way} {precision}", limit / 1e3, ours["parameters"])
                 times.setdefault(name, []).append(step or limit)
                 ended |= set() if step else {name}
+            if precision == "f32":
+                products.append(ours["ms"] * ours["gflops"] / ours["sgemm_gflops"])
+    if products:
+        times["the products alone, as fast as `dnnl_sgemm` ever is"] = products
     report(case, times, ended)
 
 
