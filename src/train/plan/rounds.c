@@ -41,7 +41,7 @@ static double middle_of(const double *sorted, int count)
 
 double sli_rounds_median(const sli_rounds *rounds, size_t index)
 {
-    double sorted[SLI_MOST_ROUNDS];
+    double sorted[SLI_MOST_ROUNDS] = {0};
     int count = rounds->count;
     for (int i = 0; i < count; i++)
         sorted[i] = rounds->values[(size_t)i * rounds->width + index];
