@@ -23,7 +23,8 @@ not count.
 
 --cells 5-9 measures cells 5 to 9 alone, --cells 10 the first ten, --cells 0 none; so does --models. With --record each
 result is appended to FILE as a line of JSON, and what FILE has already is not measured again: the tables at the end are
-of all that it has, so that a bench can be run in parts. Other work on the machine makes both halves worthless. Writes
+of all that it has, so that a bench can be run in parts. A FILE of another commit, or of other --runs, --steps,
+--seconds, --profile-seconds or --seed, is refused. Other work on the machine makes both halves worthless. Writes
 tables for bench/repeat.py --runs 1 --figures.
 """
 import argparse
@@ -38,6 +39,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "hosts"))
 import network  # noqa: E402
+import repeat  # noqa: E402
 
 LAYOUTS = [(1, 1, "gpipe"), (2, 1, "gpipe"), (1, 2, "gpipe"), (1, 2, "1f1b"), (1, 2, "zb-h1")]
 CHUNKS = [1, 2, 4, 8]
@@ -188,14 +190,18 @@ def draw_cell(seed, number, layouts):
 
 
 class Record:
-    """What is measured, by its name: a list that is kept in a file, if there is one."""
+    """What is measured, by its name: a list that is kept in a file, if there is one, of one commit and settings."""
 
-    def __init__(self, path):
+    def __init__(self, path, settings):
         self.path, self.entries = path, {}
         if path and path.exists():
             for line in path.read_text(encoding="utf-8").splitlines():
                 name, entry = json.loads(line)
                 self.entries[name] = entry
+        if self.entries and self.entries.get("settings") != settings:
+            raise SystemExit(f"{path} is of {self.entries.get('settings')}, not of {settings}: use another --record")
+        if path:
+            self.add("settings", lambda: settings)
 
     def add(self, name, measure):
         """Measures what is not there yet."""
@@ -208,8 +214,8 @@ class Record:
                 file.write(json.dumps([name, self.entries[name]]) + "\n")
 
     def starting_with(self, kind):
-        return [entry for name, entry in sorted(self.entries.items(), key=lambda item: int(item[0].split()[1]))
-                if name.startswith(kind)]
+        numbered = [(int(name.split()[1]), entry) for name, entry in self.entries.items() if name.startswith(kind)]
+        return [entry for _, entry in sorted(numbered, key=lambda item: item[0])]
 
 
 # ---- Cells ----------------------------------------------------------------------------------------
@@ -323,6 +329,11 @@ def numbers_of(text):
     return range(int(first), int(last) + 1) if dash else range(int(first))
 
 
+def settings_of(args):
+    """What entries of one record have in common."""
+    return {"commit": repeat.commit(), **{name: getattr(args, name) for name in ("runs", "steps", "seconds", "profile_seconds", "seed")}}
+
+
 def measure_on_hosts(bench, numbers, record):
     reason = network.missing()
     if reason:
@@ -340,11 +351,11 @@ def main():
     parser.add_argument("--build", default=Path(__file__).resolve().parent.parent / "build", type=Path)
     for name, value in (("cells", "20"), ("models", "5")):
         parser.add_argument(f"--{name}", default=value, type=numbers_of)
-    for name, value in (("runs", 5), ("steps", 20), ("seconds", 3), ("profile-seconds", 4), ("seed", 28)):
-        parser.add_argument(f"--{name}", default=value, type=int)
+    for name, value in (("runs", 5), ("steps", 20), ("seconds", 3.0), ("profile-seconds", 4.0), ("seed", 28)):
+        parser.add_argument(f"--{name}", default=value, type=type(value))
     parser.add_argument("--record", type=Path)
     args = parser.parse_args()
-    bench, record = Bench(args), Record(args.record)
+    bench, record = Bench(args), Record(args.record, settings_of(args) if args.record else None)
     print(f"runs: {args.runs} runs of {FEWEST} to {args.steps} steps of {BPTT * ROWS} tokens, drawn with seed {args.seed}\n")
     if args.cells:
         measure_on_hosts(bench, args.cells, record)

@@ -211,9 +211,10 @@ typedef struct sl_cost_model {
     const double *links;   /* [stages - 1] `link` of stages s and s + 1, in both directions;
                               borrowed; NULL: `link` for all. Between the last stage and S or T
                               of another rank it is that of the last two stages */
-    const double *busy;    /* [stages - 1] so long a tensor occupies the link, so that the next one
-                              from the same rank to the same rank leaves later; borrowed; NULL: links
-                              are never busy. S and T find them free */
+    const double *busy;    /* [stages - 1] how long a tensor occupies the link between stages s and
+                              s + 1: the next one from the same rank to the same rank leaves when it
+                              is free. Those of S and T do not wait, nor occupy it. Borrowed; NULL:
+                              links are never busy */
     const int *cores;      /* [ranks] ranks with the same number share cores: while k of them run an
                               action, each runs at 1/k of its speed; borrowed; NULL: every rank has cores
                               of its own */

@@ -86,8 +86,8 @@ static const sl_option options[] = {
      .help = "Tokens of a step, the same in all plans; without it those of --batch-size and --shards"},
     {.name = "profile-seconds", .value = "S", .group = "Devices", FIELD(DOUBLE, profile_seconds),
      .initial = "10",
-     .help = "Measure this machine again for a fifth of S seconds, and for up to S until what is measured "
-             "agrees to 3%; 0: once"},
+     .help = "Measure this machine once more, however long that takes, and again for a fifth of S seconds, and "
+             "for up to S until what is measured agrees to 3%; 0: once"},
     {.name = "from", .value = "LOG", .group = "Files", FIELD(TEXT, from),
      .help = "Plan for the run of this log (train --log-json) by what it has measured, without a profile, "
              "and say what to change in it"},
@@ -222,8 +222,7 @@ static sl_status search_changes(const sl_train_options *run, const cli_logged_ru
 {
     const sl_run_measures *measures = &logged->measures;
     const sl_plan_search_options search = {.run = run, .measures = measures};
-    SL_TRY(
-        sl_plan_find_changes(run, measures, 0, found->own, found->changes, &found->change_count));
+    SL_TRY(sl_plan_find_changes(run, measures, found->own, found->changes, &found->change_count));
     return sl_plan_search(&search, found->plans, &found->count, &found->helps);
 }
 

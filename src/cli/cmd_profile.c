@@ -33,8 +33,8 @@ static const sl_option options[] = {
      .help = "Memory of a device; without it the GPU's, or of CPUs an equal part of the machine's"},
     {.name = "profile-seconds", .value = "S", .group = "Devices", FIELD(DOUBLE, profile_seconds),
      .initial = "10",
-     .help = "Measure modules and update again for a fifth of S seconds, and for up to S until the rounds "
-             "agree to 3%; 0: once"},
+     .help = "Measure modules and update once more, however long that takes, and again for a fifth of S "
+             "seconds, and for up to S until the rounds agree to 3%; 0: once"},
     {.name = "links", .group = "Links", FIELD(FLAG, links),
      .help = "Measure the links between the processes of a job instead, as sluice launch or mpirun "
              "starts them"},

@@ -186,7 +186,7 @@ static sl_status print_hint(void *context, const sl_run_info *info, const sl_run
     sl_found_plan *plans = cli_allocate(SL_PLAN_CHANGES + 1, sizeof *plans), *own = plans,
                   *changes = plans + 1;
     if (sl_run_meter_measures(&meter->meter, &measures) == SL_OK &&
-        sl_plan_find_changes(&run, &measures, 0, own, changes, &count) == SL_OK) {
+        sl_plan_find_changes(&run, &measures, own, changes, &count) == SL_OK) {
         print_changes(&line, own, changes, count, text, sizeof text);
         if (*text)
             print_line(meter, "By what this run measured, a step of %.1f ms would take %s",

@@ -277,7 +277,7 @@ sl_status cli_plans_print(const cli_plans *found)
     if (found->own)
         print_changes(found);
     if (found->plans[0].spread >= 0)
-        printf("\nThe times of the first one's modules vary by %.1f%% between rounds.\n",
+        printf("\nThe times of the first one's modules, added up, vary by %.1f%% between rounds.\n",
                100 * found->plans[0].spread);
     printf("\nThe options of the first:\n ");
     list_words(&found->plans[0].options, &words);

@@ -19,7 +19,7 @@ static int compare_seconds(const void *a, const void *b)
 double sli_median_seconds(double *seconds, int count)
 {
     qsort(seconds, (size_t)count, sizeof *seconds, compare_seconds);
-    return seconds[count / 2];
+    return (seconds[(count - 1) / 2] + seconds[count / 2]) / 2;
 }
 
 double sli_running_clock_read(sli_running_clock *clock, double most)

@@ -5,7 +5,8 @@
 /* Seconds on a clock that only goes forward, from an arbitrary start. */
 double sli_clock_seconds(void);
 
-/* The middle of the times, the higher of two; count is at least 1. Sorts them. */
+/* The middle of the times, of an even count the mean of the middle two; count is at least 1. Sorts
+ * them. */
 double sli_median_seconds(double *seconds, int count);
 
 /* A clock that counts the time in which its owner runs. A suspended job (by SIGSTOP, in a frozen

@@ -185,8 +185,7 @@ static double bound_exchange(const bounded *b, const rank_bound *bound, int rank
     return end;
 }
 
-/* The last tensor over the busiest link comes behind all others, and its micro-batch has a way
- * through all stages and back besides. */
+/* 0 where no link is occupied. */
 static double bound_links(const bounded *b)
 {
     return b->there ? (b->candidate->chunks - 1) * b->busiest + find_way(b) : 0;

@@ -158,14 +158,15 @@ typedef struct sli_found_layout {
 } sli_found_layout;
 
 typedef struct sli_search {
-    uint64_t host_bytes;      /* of each host; 0: memory is not checked */
-    int wanted;               /* how many layouts are kept, of different shapes (replicas, pipeline
-                                 ranks, schedule); 1 or more */
-    bool keeps_savers;        /* those of one shape whose checkpoints others write are kept as well:
-                                 with ZeRO and without, and in each place on the nodes */
-    double most_seconds;      /* longer steps are not looked for; 0: any */
-    const char *holder;       /* what a host is called; NULL: "host" */
-    bool prefers_fewer_ranks; /* of layouts whose steps are equal; else more */
+    uint64_t host_bytes;       /* of each host; 0: memory is not checked */
+    int wanted;                /* how many layouts are kept, of different shapes (replicas, pipeline
+                                  ranks, schedule); 1 or more */
+    bool compares_checkpoints; /* layouts of one shape are kept beside each other where different
+                                  ranks write their checkpoints: with and without ZeRO, and in each
+                                  order of the devices on the nodes */
+    double most_seconds;       /* longer steps are not looked for; 0: any */
+    const char *holder;        /* what a host is called; NULL: "host" */
+    bool prefers_fewer_ranks;  /* of layouts whose steps are equal; else more */
     /* The search's: */
     sli_found_layout *found; /* [wanted] the best first */
     int count;

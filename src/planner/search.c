@@ -145,8 +145,8 @@ bool sli_have_one_shape(const sli_candidate *a, const sli_candidate *b)
 
 static bool replaces(const sli_search *search, const sli_candidate *a, const sli_candidate *b)
 {
-    bool is_one_saver = a->zero == b->zero && a->near_replicas == b->near_replicas;
-    return sli_have_one_shape(a, b) && (is_one_saver || !search->keeps_savers);
+    bool write_alike = a->zero == b->zero && a->near_replicas == b->near_replicas;
+    return sli_have_one_shape(a, b) && (write_alike || !search->compares_checkpoints);
 }
 
 /* Of each shape the best one is kept. */

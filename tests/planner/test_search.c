@@ -166,7 +166,7 @@ static void layout_whose_memory_cannot_be_planned_is_an_error(void **state)
     sl_schedule_destroy(&made.table);
 }
 
-/* Of one shape the fastest is kept, or with keeps_savers one with ZeRO and one without. */
+/* Of one shape the fastest is kept, or with compares_checkpoints one with ZeRO and one without. */
 static void layouts_that_others_save_are_kept_apart(void **state)
 {
     sli_candidate candidate = {.replicas = 2,
@@ -182,7 +182,7 @@ static void layouts_that_others_save_are_kept_apart(void **state)
         m.row[i] = (sl_module_profile){1, 2, 1, 1, 0};
     for (int keeps = 0; keeps < 2; keeps++) {
         sli_found_layout found[3];
-        sli_search search = {.wanted = 3, .keeps_savers = keeps, .found = found};
+        sli_search search = {.wanted = 3, .compares_checkpoints = keeps, .found = found};
         for (int i = 0; i < 4; i++) {
             made_layout made;
             candidate.zero = i % 2;

@@ -41,10 +41,10 @@ static sl_run_measures measures_of(double one_stage)
 
 static sl_found_plan own, changes[SL_PLAN_CHANGES];
 
-static int find(const sl_train_options *run, sl_run_measures measures, unsigned kept)
+static int find(const sl_train_options *run, sl_run_measures measures)
 {
     int count;
-    check_ok(sl_plan_find_changes(run, &measures, kept, &own, changes, &count));
+    check_ok(sl_plan_find_changes(run, &measures, &own, changes, &count));
     for (int i = 0; i < count; i++) {
         assert_true(changes[i].costs.seconds < own.costs.seconds);
         assert_true(i == 0 || changes[i].costs.seconds >= changes[i - 1].costs.seconds);
@@ -67,7 +67,7 @@ static const sl_found_plan *with_ranks(int count, int ranks, const char *schedul
 static void unbalanced_run_is_told_its_cut(void **state)
 {
     sl_train_options run = unbalanced_run();
-    int count = find(&run, measures_of(0), 0);
+    int count = find(&run, measures_of(0));
     assert_float_equal(own.costs.pipeline, 51, 1e-9);
     assert_float_equal(own.costs.update, 1, 1e-9);
     assert_float_equal(own.costs.bubble, 1 - (48.0 + 12) / 2 / 51, 1e-9);
@@ -85,20 +85,17 @@ static void unbalanced_run_is_told_its_cut(void **state)
         assert_int_equal(changes[i].options.shards, 1);
         assert_int_equal(changes[i].options.batch_size, ROWS);
     }
-    count = find(&run, measures_of(0), SL_KEEP_PIPELINE_RANKS | SL_KEEP_BALANCE);
-    assert_null(with_ranks(count, 1, "gpipe", 4));
-    assert_null(with_ranks(count, 2, "gpipe", 4));
 }
 
 /* The profile that has chosen the devices knows better than their cores. */
 static void one_stage_is_what_the_profile_has_said(void **state)
 {
     sl_train_options run = unbalanced_run();
-    int count = find(&run, measures_of(0.9), 0);
+    int count = find(&run, measures_of(0.9));
     const sl_found_plan *one = with_ranks(count, 1, "gpipe", 4);
     assert_non_null(one);
     assert_float_equal(one->costs.pipeline, 0.9 * 51, 1e-9);
-    count = find(&run, measures_of(1.1), 0);
+    count = find(&run, measures_of(1.1));
     assert_null(with_ranks(count, 1, "gpipe", 4));
 }
 
@@ -108,7 +105,7 @@ static void one_stage_on_shared_cores_is_what_the_profile_has_said(void **state)
     sl_train_options run = unbalanced_run();
     sl_run_measures measures = measures_of(0.9);
     measures.shares_cores = true;
-    int count = find(&run, measures, 0);
+    int count = find(&run, measures);
     assert_float_equal(own.costs.pipeline, 51, 1e-9);
     const sl_found_plan *one = with_ranks(count, 1, "gpipe", 4);
     assert_non_null(one);
@@ -125,7 +122,7 @@ static void frozen_modules_have_no_backward(void **state)
     run.model.train_layers = 2;
     run.balance[0] = LAYERS;
     run.balance[1] = 2;
-    find(&run, (sl_run_measures){.step_seconds = 36, .forward = first, .backward = then}, 0);
+    find(&run, (sl_run_measures){.step_seconds = 36, .forward = first, .backward = then});
     assert_float_equal(own.costs.pipeline, 36, 1e-9);
     assert_float_equal(own.costs.bubble, 1 - 24.0 / 36, 1e-9);
     assert_float_equal(own.backward[0], 2, 1e-9);
@@ -166,11 +163,11 @@ static void good_run_is_told_nothing(void **state)
     sl_train_options run = unbalanced_run();
     run.pipeline_ranks = run.balance_count = 1;
     run.balance[0] = 2 + LAYERS;
-    assert_int_equal(find(&run, (sl_run_measures){.step_seconds = 31, .update_seconds = 1}, 0), 0);
+    assert_int_equal(find(&run, (sl_run_measures){.step_seconds = 31, .update_seconds = 1}), 0);
     assert_float_equal(own.costs.pipeline, 30, 1e-9);
     run.recompute =
         SL_RECOMPUTE_ALWAYS; /* costs nothing: the last stage's first forward is left out */
-    assert_int_equal(find(&run, (sl_run_measures){.step_seconds = 31, .update_seconds = 1}, 0), 0);
+    assert_int_equal(find(&run, (sl_run_measures){.step_seconds = 31, .update_seconds = 1}), 0);
     assert_float_equal(own.costs.pipeline, 30, 1e-9);
 }
 
@@ -181,7 +178,7 @@ static void run_with_a_split_vocabulary_is_not_planned_by_its_times(void **state
     const sl_run_measures measures = measures_of(0);
     int count;
     run.split_vocabulary = true;
-    check_error(sl_plan_find_changes(&run, &measures, 0, &own, changes, &count), SL_ERR_UNSUPPORTED,
+    check_error(sl_plan_find_changes(&run, &measures, &own, changes, &count), SL_ERR_UNSUPPORTED,
                 "split_vocabulary cannot be planned by what it measured");
 }
 
@@ -193,7 +190,7 @@ static void slices_are_kept(void **state)
     sl_run_measures measures = measures_of(0);
     run.slices = 2;
     measures.step_seconds = 50.5;
-    find(&run, measures, 0);
+    find(&run, measures);
     assert_float_equal(own.costs.pipeline, 49.5, 1e-9);
     assert_float_equal(own.forward[0], 4, 1e-9);
     assert_int_equal(own.options.slices, 2);
@@ -210,7 +207,7 @@ static void placement_is_kept_but_for_one_rank(void **state)
     run.balance_count = 2 * STAGES;
     memcpy(run.balance, (int[]){3, 1, 1, 1}, 2 * STAGES * sizeof *run.balance);
     const sl_run_measures measures = {.step_seconds = 80, .forward = each, .backward = twice};
-    int count = find(&run, measures, 0), alone = 0;
+    int count = find(&run, measures), alone = 0;
     for (int i = 0; i < count; i++) {
         bool is_alone = changes[i].options.pipeline_ranks == 1;
         alone += is_alone;
@@ -246,7 +243,7 @@ static void processes_have_the_links_that_were_measured(void **state)
     measures.step_seconds = 54;
     measures.links = &second;
     measures.processes = 2;
-    int count = find(&run, measures, 0);
+    int count = find(&run, measures);
     assert_float_equal(own.costs.pipeline, 53, 1e-9);
     assert_float_equal(own.links[0], 1, 1e-9);
     const sl_found_plan *cut = with_ranks(count, 2, "gpipe", 4);
@@ -260,7 +257,7 @@ static void processes_have_the_links_that_were_measured(void **state)
         assert_null(changes[i].options.devices);
     }
     measures.processes = 1; /* threads need no link */
-    find(&run, measures, 0);
+    find(&run, measures);
     assert_float_equal(own.links[0], 0, 0);
 }
 
@@ -275,10 +272,10 @@ static void memory_is_that_of_one_host_or_gpu(void **state)
     int count;
     measures.processes = 2;
     measures.process_bytes = process;
-    find(&run, measures, 0);
+    find(&run, measures);
     assert_true(own.memory_bytes > 2 * process && own.memory_bytes < 3 * process);
     measures.host_processes = 1;
-    find(&run, measures, 0);
+    find(&run, measures);
     assert_true(own.memory_bytes > process && own.memory_bytes < 2 * process);
     measures.has_own_memory = true;
     measures.memory_bytes = 1 << 20;
@@ -296,10 +293,10 @@ static void memory_is_what_the_run_has_measured(void **state)
 {
     sl_train_options run = unbalanced_run();
     sl_run_measures measures = measures_of(0);
-    find(&run, measures, 0);
+    find(&run, measures);
     int64_t planned = own.memory_bytes;
     measures.activation_bytes = (int64_t)1 << 30;
-    find(&run, measures, 0);
+    find(&run, measures);
     assert_true(own.memory_bytes > planned + ((int64_t)1 << 29));
     assert_true(own.memory_bytes < planned + ((int64_t)5 << 28));
 }
@@ -312,27 +309,27 @@ static void what_cannot_be_planned_is_refused(void **state)
     sl_run_measures measures = measures_of(0);
     run.replicas = run.shards = 2;
     measures.shares_cores = true;
-    check_error(sl_plan_find_changes(&run, &measures, 0, &own, changes, &count), SL_ERR_UNSUPPORTED,
+    check_error(sl_plan_find_changes(&run, &measures, &own, changes, &count), SL_ERR_UNSUPPORTED,
                 "2 replicas whose pipeline ranks share cores");
     measures.shares_cores = false;
     run = unbalanced_run();
     measures.forward = measures.backward = (const double[STAGES]){0};
-    check_error(sl_plan_find_changes(&run, &measures, 0, &own, changes, &count), SL_ERR_INVALID,
+    check_error(sl_plan_find_changes(&run, &measures, &own, changes, &count), SL_ERR_INVALID,
                 "the stages' times are all 0");
     measures.forward = forward;
     measures.backward = backward;
     run.task = &task;
-    check_error(sl_plan_find_changes(&run, &measures, 0, &own, changes, &count), SL_ERR_UNSUPPORTED,
+    check_error(sl_plan_find_changes(&run, &measures, &own, changes, &count), SL_ERR_UNSUPPORTED,
                 "language models");
     run = unbalanced_run();
     run.balance_kind = SL_BALANCE_AUTO;
-    check_error(sl_plan_find_changes(&run, &measures, 0, &own, changes, &count), SL_ERR_INVALID,
+    check_error(sl_plan_find_changes(&run, &measures, &own, changes, &count), SL_ERR_INVALID,
                 "balance must be numbers");
     run = unbalanced_run();
     measures.update_seconds = 60;
-    check_error(sl_plan_find_changes(&run, &measures, 0, &own, changes, &count), SL_ERR_INVALID,
+    check_error(sl_plan_find_changes(&run, &measures, &own, changes, &count), SL_ERR_INVALID,
                 "longer than its exchange and its update");
-    check_error(sl_plan_find_changes(&run, NULL, 0, &own, changes, &count), SL_ERR_INVALID,
+    check_error(sl_plan_find_changes(&run, NULL, &own, changes, &count), SL_ERR_INVALID,
                 "measures is NULL");
 }
 

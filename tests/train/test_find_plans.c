@@ -136,6 +136,22 @@ static void error_of_a_search_for_help_is_passed_on(void **state)
                 "nothing is timed");
 }
 
+static void seconds_of_a_profile_are_finite_and_not_negative(void **state)
+{
+    static const double bad[] = {-1, NAN, INFINITY};
+    sl_train_options run = options_of_model();
+    sl_found_plan plans[SL_PLANS_FOUND];
+    int count;
+    char *text;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        const sl_plan_search_options options = {.run = &run, .profile_seconds = bad[i]};
+        check_error(sl_plan_search(&options, plans, &count, NULL), SL_ERR_INVALID,
+                    "the seconds of a profile must be 0 or more, and finite");
+        check_error(sl_profile_machine(&run, 0, bad[i], &text), SL_ERR_INVALID,
+                    "the seconds of a profile must be 0 or more, and finite");
+    }
+}
+
 int find_plans_tests(void)
 {
     const struct CMUnitTest tests[] = {
@@ -145,6 +161,7 @@ int find_plans_tests(void)
         cmocka_unit_test(one_stage_helps_where_the_balance_is_given),
         cmocka_unit_test(ranks_that_occupy_processes_are_not_fewer),
         cmocka_unit_test(error_of_a_search_for_help_is_passed_on),
+        cmocka_unit_test(seconds_of_a_profile_are_finite_and_not_negative),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

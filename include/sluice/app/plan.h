@@ -109,9 +109,10 @@ typedef struct sl_plan_search_options {
                                         open and the balance is explicit: nothing is profiled or
                                         read; borrowed. NULL: this machine is profiled */
     unsigned kept;                   /* sl_plan_kept; what the run leaves open is searched */
-    double profile_seconds; /* for measuring the machine again, in turn, until the middle half of
-                               what was measured is within 3%, for a fifth of it at least; 0: all
-                               is measured once */
+    double profile_seconds; /* for measuring the machine again, in turn, for a fifth of it at least,
+                               and until the middle half of what was measured is within 3%; 0: all
+                               is measured once. More than 0: all is measured twice at least,
+                               however long that takes. Finite, and not negative */
     int64_t batch_tokens;   /* tokens of a step, the same in all plans: a multiple of bptt; 0: those
                                of batch_size rows of each of `shards` (0: 1) */
     /* For a cluster: */
@@ -169,10 +170,9 @@ typedef struct sl_found_plan {
  * ZeRO, how pipeline ranks share the cores, and the cut by time, as far as memory allows. Ranks are
  * threads of one process, at most one for each core. plans[0 ... *count - 1] are the best, with the
  * shortest step first, each of another shape (replicas, pipeline ranks, schedule). A replica has
- * one shard, unless `kept` says otherwise. Takes about as long as a few training steps, and
- * profile_seconds at most; with
- * measures, as long as simulating the tables of all layouts, the more ranks and micro-batches they
- * have.
+ * one shard, unless `kept` says otherwise. Takes as long as measuring all once, and then
+ * profile_seconds, or a second time where that is longer; with measures, as long as simulating the
+ * tables of all layouts, the more ranks and micro-batches they have.
  *
  * With measures of a run the plans train its batches, and, but for other chunks, the same bits: its
  * shards, rows and ZeRO are kept, and there are no more ranks or replicas than it had, since these
@@ -184,8 +184,9 @@ typedef struct sl_found_plan {
  * not wanted. The links of a machine are those between replicas.
  *
  * Errors: SL_ERR_MEMORY where no layout fits: what the smallest needs, and what there is;
- * SL_ERR_INVALID or SL_ERR_UNSUPPORTED where no layout has these options: why the last one that was
- * tried has not; those of reading the data and of sl_profile_modules. */
+ * SL_ERR_INVALID for profile_seconds out of their range; SL_ERR_INVALID or SL_ERR_UNSUPPORTED where
+ * no layout has these options: why the last one that was tried has not; those of reading the data
+ * and of sl_profile_modules. */
 sl_status sl_plan_search(const sl_plan_search_options *options, sl_found_plan plans[SL_PLANS_FOUND],
                          int *count, sl_plan_helps *helps);
 
@@ -202,14 +203,13 @@ enum { SL_PLAN_CHANGES = 5 };
  * *own gets the run itself as its measures explain it; changes[0 ... *count - 1] get those that
  * differ from it in one thing and have a shorter step, the best first: the cut, the schedule, the
  * chunks, what is recomputed, or one pipeline rank instead of several. All but other chunks
- * train the same bits. Only options of `kept` besides these are kept. What is not measured is taken
- * to scale: as much time for each row, and for each core. It measures nothing; it takes as long as
- * a search among the schedules.
+ * train the same bits. What is not measured is taken to scale: as much time for each row, and for
+ * each core. It measures nothing; it takes as long as a search among the schedules.
  *
  * Errors: those of sl_plan_search. */
 sl_status sl_plan_find_changes(const sl_train_options *run, const sl_run_measures *measures,
-                               unsigned kept, sl_found_plan *own,
-                               sl_found_plan changes[SL_PLAN_CHANGES], int *count);
+                               sl_found_plan *own, sl_found_plan changes[SL_PLAN_CHANGES],
+                               int *count);
 
 /* ---- A cluster that is not here ------------------------------------------------------------- */
 
@@ -269,10 +269,10 @@ void sl_cluster_plans_clear(sl_cluster_plans *plans);
  * nodes it is, with the times of the model's modules for micro-batches of 1, 2, 4 ... rows while
  * all devices work (`run->devices`, or each core one), their peak rates and their memory. The model
  * is complete, with ntokens, and so is bptt; `run` has no data. `device_memory`: bytes of a device,
- * 0: an equal part of the usable memory, or that of the GPU that has least. `seconds` as
- * profile_seconds. The caller frees *text.
- * Errors: SL_ERR_INVALID, SL_ERR_UNSUPPORTED for options that cannot be profiled; those of
- * sl_profile_modules. */
+ * 0: an equal part of the usable memory, or that of the GPU that has least. `seconds` are as
+ * profile_seconds of sl_plan_search_options. The caller frees *text.
+ * Errors: SL_ERR_INVALID for seconds out of their range; SL_ERR_INVALID, SL_ERR_UNSUPPORTED for
+ * options that cannot be profiled; those of sl_profile_modules. */
 sl_status sl_profile_machine(const sl_train_options *run, int64_t device_memory, double seconds,
                              char **text);
 

@@ -11,13 +11,14 @@ typedef struct player {
     const sl_schedule *schedule;
     const sli_play_costs *costs;
     bool goes_backward;
-    double *result_end;   /* [results] by number, when they leave; negative: not yet */
-    int *routes;          /* [2 * stages] of tensors from a stage to the next one, and of gradients
-                             from a stage back to the one before: the lowest number with the same
-                             two ranks; NULL: links are never busy */
-    double *taken;        /* [2 * stages] until when a route's link is occupied */
-    double *free_at;      /* [ranks]: when the rank's last action ended */
-    size_t *waits;        /* [ranks]: number of the result that the rank waits for, or NOTHING */
+    double
+        *departures; /* [results] by number: when they leave for other ranks; negative: not yet */
+    int *routes;     /* [2 * stages] the route of a stage's tensors to the next stage, then that
+                        of its gradients to the one before. Tensors between the same two ranks
+                        have one: the lowest such number; NULL: links are never busy */
+    double *taken;   /* [2 * stages] by route, until when it is occupied */
+    double *free_at; /* [ranks]: when the rank's last action ended */
+    size_t *waits;   /* [ranks]: number of the result that the rank waits for, or NOTHING */
     int *runnable, count; /* stack of ranks that may go on */
 } player;
 
@@ -153,7 +154,7 @@ static bool input_is_there(const player *p, int rank, sl_action action, double *
 {
     sli_wait wait;
     for (int i = 0; sli_action_wait(p->schedule, action, i, &wait); i++) {
-        double arrival = p->result_end[wait.result];
+        double arrival = p->departures[wait.result];
         if (arrival < 0) {
             p->waits[rank] = wait.result;
             return false;
@@ -194,7 +195,7 @@ static void give_result(player *p, sl_action action, double end)
     size_t result = sli_result_number(schedule, action);
     if (result == NOTHING)
         return;
-    p->result_end[result] = find_departure(p, action, end);
+    p->departures[result] = find_departure(p, action, end);
     int last = schedule->stages - 1;
     int target = action.kind == SL_ACTION_FORWARD        ? action.stage + 1
                  : action.kind == SL_ACTION_HEAD_FORWARD ? last
@@ -364,18 +365,18 @@ static sl_status allocate_play(const sl_schedule *schedule, player *p, sli_play 
 {
     size_t ranks = (size_t)schedule->ranks;
     size_t results = sli_result_count(schedule);
-    p->result_end = malloc(results * sizeof *p->result_end);
+    p->departures = malloc(results * sizeof *p->departures);
     p->free_at = calloc(ranks, sizeof *p->free_at);
     p->waits = out->waits = malloc(ranks * sizeof *p->waits);
     p->runnable = malloc(ranks * sizeof *p->runnable);
     out->starts = malloc((schedule->count + 1) * sizeof *out->starts);
     out->ends = malloc((schedule->count + 1) * sizeof *out->ends);
     out->done = calloc(ranks, sizeof *out->done);
-    if (!p->result_end || !p->free_at || !p->waits || !p->runnable || !out->starts || !out->ends ||
+    if (!p->departures || !p->free_at || !p->waits || !p->runnable || !out->starts || !out->ends ||
         !out->done)
         return sli_no_memory("schedule", "the times of %zu actions", schedule->count);
     for (size_t i = 0; i < results; i++)
-        p->result_end[i] = -1;
+        p->departures[i] = -1;
     for (int rank = schedule->ranks - 1; rank >= 0; rank--) {
         p->waits[rank] = NOTHING;
         p->runnable[p->count++] = rank;
@@ -400,7 +401,7 @@ sl_status sli_schedule_play(const sl_schedule *schedule, const sli_play_costs *c
 fail:
     free(p.routes);
     free(p.taken);
-    free(p.result_end);
+    free(p.departures);
     free(p.free_at);
     free(p.runnable);
     if (status != SL_OK)

@@ -77,6 +77,7 @@ static void insert_plan(const sl_found_plan *plan, sl_found_plan *changes, int *
     ++*count;
 }
 
+/* What of it is kept is not changed. */
 static sl_status find_changes(const sl_train_options *run, unsigned kept,
                               const sli_machine *machine, sl_found_plan *room, sl_found_plan *own,
                               sl_found_plan *changes, int *count)
@@ -98,8 +99,8 @@ static sl_status find_changes(const sl_train_options *run, unsigned kept,
 }
 
 sl_status sl_plan_find_changes(const sl_train_options *run, const sl_run_measures *measures,
-                               unsigned kept, sl_found_plan *own,
-                               sl_found_plan changes[SL_PLAN_CHANGES], int *count)
+                               sl_found_plan *own, sl_found_plan changes[SL_PLAN_CHANGES],
+                               int *count)
 {
     SLI_CHECK_NOT_NULL(run);
     SLI_CHECK_NOT_NULL(measures);
@@ -113,8 +114,8 @@ sl_status sl_plan_find_changes(const sl_train_options *run, const sl_run_measure
         return sli_no_memory(NULL, "plans");
     sl_status status;
     SL_TRY_OR_FAIL(sli_measured_run_open(run, measures, &measured));
-    status = find_changes(&measured.run, kept | measured.kept, &measured.machine, room, own,
-                          changes, count);
+    status =
+        find_changes(&measured.run, measured.kept, &measured.machine, room, own, changes, count);
 fail:
     sli_measured_run_close(&measured);
     free(room);

@@ -139,8 +139,8 @@ static sl_status search_with_code(const sl_plan_search_options *options,
     return sli_plan_search_machine(options, run, machine, plans, count);
 }
 
-/* The plans, and what would help the first of them: until all that this has asked for was measured
- * again. */
+/* The plans, and what would help the first of them: again whenever the machine was measured again,
+ * which may bring other layouts to the fore, whose times are then measured again as well. */
 static sl_status search_and_help(const sl_plan_search_options *options, const sl_train_options *run,
                                  sli_machine *machine, sl_found_plan *plans, int *count,
                                  sl_plan_helps *helps)

@@ -23,7 +23,7 @@ static sl_status begin_search(sli_ordered_search *s, int wanted, double most_sec
     free(s->found);
     s->found = calloc((size_t)wanted, sizeof *s->found);
     s->results = (sli_search){.wanted = wanted,
-                              .keeps_savers = most_seconds > 0 && s->cluster.mtbf_s > 0,
+                              .compares_checkpoints = most_seconds > 0 && s->cluster.mtbf_s > 0,
                               .most_seconds = most_seconds,
                               .prefers_fewer_ranks = true,
                               .holder = "device",
@@ -177,9 +177,9 @@ static sl_status pick_plan(sli_ordered_search *s, const sli_devices *devices, do
     return SL_OK;
 }
 
-/* Of those found, from the shortest step on, the ones that train most tokens with failures: what
- * cannot be among them, as its steps without failures train no more tokens, is not simulated.
- * *looks_at_all: all that were found could be among them. */
+/* Picks those that train most tokens with failures. Layouts are simulated from the shortest step
+ * on, until one would train no more tokens without any failure than the last of those wanted does
+ * with them, nor would any behind it. *looks_at_all: that was never so. */
 static sl_status pick_plans(sli_ordered_search *s, const sli_devices *devices, double flop,
                             described_plan plans[SL_PLANS_FOUND + 1], int *count,
                             bool *looks_at_all)
@@ -207,7 +207,7 @@ static sl_status search_all_that_matter(sli_ordered_search *s, const sli_devices
 }
 
 /* Whether others than the five with the shortest steps may train more tokens a day: of other
- * shapes, or with others that save them. */
+ * shapes, or of these with other ranks that write their checkpoints. */
 static bool may_be_others(const sli_ordered_search *s, const described_plan *plans, int count,
                           bool looks_at_all)
 {

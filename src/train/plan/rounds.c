@@ -1,5 +1,6 @@
 #include "train/plan/rounds.h"
 
+#include "core/clock.h"
 #include "core/error.h"
 
 #include <stdlib.h>
@@ -28,25 +29,12 @@ void sli_rounds_clear(sli_rounds *rounds)
     *rounds = (sli_rounds){0};
 }
 
-static int compare_numbers(const void *a, const void *b)
-{
-    double left = *(const double *)a, right = *(const double *)b;
-    return (left > right) - (left < right);
-}
-
-static double middle_of(const double *sorted, int count)
-{
-    return (sorted[(count - 1) / 2] + sorted[count / 2]) / 2;
-}
-
 double sli_rounds_median(const sli_rounds *rounds, size_t index)
 {
-    double sorted[SLI_MOST_ROUNDS] = {0};
-    int count = rounds->count;
-    for (int i = 0; i < count; i++)
-        sorted[i] = rounds->values[(size_t)i * rounds->width + index];
-    qsort(sorted, (size_t)count, sizeof *sorted, compare_numbers);
-    return middle_of(sorted, count);
+    double values[SLI_MOST_ROUNDS] = {0};
+    for (int i = 0; i < rounds->count; i++)
+        values[i] = rounds->values[(size_t)i * rounds->width + index];
+    return sli_median_seconds(values, rounds->count);
 }
 
 double sli_rounds_spread(const sli_rounds *rounds)
@@ -60,8 +48,7 @@ double sli_rounds_spread(const sli_rounds *rounds)
     }
     if (count == 0)
         return 0;
-    qsort(sums, (size_t)count, sizeof *sums, compare_numbers);
-    double median = middle_of(sums, count);
+    double median = sli_median_seconds(sums, count); /* which sorts them */
     return median > 0 ? (sums[count - 1 - left_out] - sums[left_out]) / median : 0;
 }
 

@@ -530,6 +530,11 @@ sl_status sli_machine_open(const sl_train_options *options, int64_t document_tok
                          .measure_again = measure_again,
                          .find_spread = find_spread,
                          .close = destroy_machine};
+    if (!(seconds >= 0 && isfinite(seconds))) {
+        free(machine);
+        return sl_error(SL_ERR_INVALID,
+                        "the seconds of a profile must be 0 or more, and finite, got %g", seconds);
+    }
     if (!machine)
         return sli_no_memory(NULL, "the times of a machine");
     machine->options = options;
