@@ -1,6 +1,8 @@
 /* What would help a plan, on machines that are made by hand. */
 #include "made_machine.h"
 
+#include <math.h>
+
 /* What helps most; plans[0] is the best one without it. */
 static sl_plan_help find_help(const sli_machine *machine, const sl_train_options *run,
                               unsigned kept, sl_found_plan *plans, sl_plan_helps *helps)

@@ -32,6 +32,7 @@ enum { TIMES = 4 }; /* of a module: forward, backward, backward_input, backward_
 typedef struct timed_rung {
     sl_module_profile *times; /* [modules] of the slowest device, medians of the rounds */
     sli_rounds rounds;        /* [devices][modules][TIMES] */
+    bool is_too_large;        /* it fitted the memory, and then did not */
     bool is_used;             /* a search has asked for it; others lead to those with more rows */
 } timed_rung;
 
@@ -402,30 +403,38 @@ static sl_status time_exchange(void *context, int replicas, sl_link_cost *reduce
 
 /* ---- Again -------------------------------------------------------------------------------- */
 
-/* What is measured again, and what is not any more. */
-typedef struct again {
+/* How long to go on. */
+typedef struct more_rounds {
     double all_until, until; /* on the clock: all is until the one, what varies until the other */
     bool is_ended;
-} again;
+} more_rounds;
 
-static bool is_wanted(again *at, const sli_rounds *rounds)
+/* Whether another round is to be added. */
+static bool is_wanted(more_rounds *again, const sli_rounds *rounds)
 {
     double now = sli_clock_seconds();
-    bool may_vary = now < at->all_until || (now < at->until && !sli_rounds_agree(rounds)),
-         is_wanted = rounds->count > 0 && rounds->count < SLI_MOST_ROUNDS &&
-                     (rounds->count == 1 || may_vary);
-    at->is_ended = at->is_ended && !is_wanted;
-    return is_wanted;
+    bool may_vary = now < again->all_until || (now < again->until && !sli_rounds_agree(rounds)),
+         adds = rounds->count > 0 && rounds->count < SLI_MOST_ROUNDS &&
+                (rounds->count == 1 || may_vary);
+    again->is_ended = again->is_ended && !adds;
+    return adds;
 }
 
-static sl_status add_rounds(const timed_machine *machine, timed_devices *devices, again *at)
+static sl_status add_rounds(const timed_machine *machine, timed_devices *devices,
+                            more_rounds *again)
 {
-    for (int i = 0; i < LADDER; i++)
-        if (devices->ladder[i].is_used && is_wanted(at, &devices->ladder[i].rounds))
-            SL_TRY(time_rung(machine, devices, i, expect_seconds(machine, devices, i, i)));
-    if (is_wanted(at, &devices->update))
+    for (int i = 0; i < LADDER; i++) {
+        timed_rung *rung = &devices->ladder[i];
+        if (!rung->is_used || rung->is_too_large || !is_wanted(again, &rung->rounds))
+            continue;
+        sl_status status = time_rung(machine, devices, i, expect_seconds(machine, devices, i, i));
+        rung->is_too_large = status == SL_ERR_MEMORY; /* the rounds that it has are kept */
+        if (!rung->is_too_large)
+            SL_TRY(status);
+    }
+    if (is_wanted(again, &devices->update))
         SL_TRY(add_update(machine, devices));
-    return is_wanted(at, &devices->exchange) ? add_exchange(devices) : SL_OK;
+    return is_wanted(again, &devices->exchange) ? add_exchange(devices) : SL_OK;
 }
 
 /* In turn, so that the rounds of each are spread over the time. */
@@ -433,13 +442,13 @@ static sl_status measure_again(void *context, bool *is_measured)
 {
     timed_machine *machine = context;
     double start = sli_clock_seconds(), left = machine->seconds_left;
-    again at = {.all_until = start + least_part * left, .until = start + left};
+    more_rounds again = {.all_until = start + least_part * left, .until = start + left};
     *is_measured = machine->has_new && left > 0;
     machine->has_new = false;
-    while (*is_measured && !at.is_ended) {
-        at.is_ended = true;
+    while (*is_measured && !again.is_ended) {
+        again.is_ended = true;
         for (int i = 0; i < machine->count; i++)
-            SL_TRY(add_rounds(machine, &machine->devices[i], &at));
+            SL_TRY(add_rounds(machine, &machine->devices[i], &again));
     }
     machine->seconds_left = fmax(0, left - (sli_clock_seconds() - start));
     return SL_OK;
