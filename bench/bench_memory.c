@@ -3,8 +3,8 @@
  *   bench_memory models
  *
  * of published models with AdamW: the plan of all of them, of one row of 1,024 tokens; and beside
- * the plan what a model of each family takes from the system in a step, and when an evaluation and
- * another step have followed: in one stage, and in two with two micro-batches of such a row.
+ * the plan what a model of each family takes from the system in a step, and when an evaluation has
+ * followed: in one stage with such a row, and in two with two rows of 512.
  *
  *   bench_memory [EMSIZE NLAYERS NHEAD CHUNKS]               default: 512 6 8 8, two stages
  *

@@ -16,8 +16,8 @@ A step is forward, backward, clipping at 0.5, and SGD; at width 768 and for fami
 the range of the rounds' figures, each the median of the steps. With --limit N, PyTorch is ended where a step
 takes longer than N of sluice's in the same round, compiling apart: the line says "more than". Current PyTorch
 comes from PyPI into a virtual environment (--venv, default: pytorch in the build folder), which is made where none works there.
-In f32 a last line has the time that the step's operations would take at the best rate of dnnl_sgemm in the same run: what no
-program with such products can be faster than.
+In f32 a last line has the time that the step's operations would take at the best rate of dnnl_sgemm in the same round: about the
+least for a program with such products.
 """
 import argparse
 import json

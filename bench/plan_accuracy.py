@@ -288,7 +288,7 @@ def find_same(chosen, words):
     for name, options in words.items():
         one, other = pairs_of(chosen), pairs_of(options)
         same = ("--dp", "--pp", "--chunks", "--recompute", "--shards", "--batch-size")
-        if one["--pp"] == "1" and "--zero" not in chosen and all(one[key] == other[key] for key in same):
+        if one["--pp"] == "1" and "--zero" not in chosen and all(one.get(key) == other.get(key) for key in same):
             return name
     return "chosen"
 

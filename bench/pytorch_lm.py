@@ -124,7 +124,8 @@ def build_published(args):
 
 
 class StepLimit:
-    """Ends the program, after on_end, when a step takes longer than some seconds (0: never); compiling does not count.
+    """Ends the program, after on_end, when a step takes longer than some seconds (0: never), in a compiled one from the last
+    compilation on.
 
     A step of one operation after another may spend minutes in a single call of PyTorch, which no signal's handler
     interrupts; a thread can end the program at any time."""
@@ -134,8 +135,8 @@ class StepLimit:
         if seconds:
             import torch._dynamo
 
-            torch._dynamo.on_compile_start(lambda _: self.stop())
-            torch._dynamo.on_compile_end(lambda _: self.start())
+            torch._dynamo.on_compile_start(lambda *_: self.stop())
+            torch._dynamo.on_compile_end(lambda *_: self.start())
 
     def start(self):
         self.stop()
