@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_ASKED = 4, ROWS = 8, WIDTH = 4, CLASSES = 5, PRODUCT_US = 3000 };
+enum { MOST_ASKED = 4, ROWS = 8, WIDTH = 4, CLASSES = 5, PRODUCT_US = 10000 };
 
 /* The devices that a profile has asked rows for. */
 typedef struct asked_devices {
