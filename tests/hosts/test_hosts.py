@@ -219,7 +219,9 @@ class Hosts(unittest.TestCase):
         script = ("cd {}\n"
                   "[ $TORCHELASTIC_RESTART_COUNT = 0 ] || {{ date +%s%N >begun; exit 0; }}\n"
                   "trap '' TERM\n"
-                  "while [ $RANK = 1 ] || [ ! -e cut ]; do date +%s%N >beat.$RANK; sleep 0.05; done\n"
+                  "while [ $RANK = 1 ] || [ ! -e cut ]; do\n"
+                  "date +%s%N >next.$RANK; mv next.$RANK beat.$RANK; sleep 0.05\n"  # it is killed at any moment
+                  "done\n"
                   "exit 3\n").format(self.folder)
         with network.Network(2, self.folder) as net:
             with self.launch(net, 2, ["sh", "-c", script], "--grace", "0.5", "--max-restarts", "1",
