@@ -218,6 +218,6 @@ sl_status sl_decoder_layer_create(const sl_decoder_layer_options *options, sl_mo
     SL_TRY(sl_module_create(&sli_decoder_layer_ops, layer, out));
     SL_TRY(options->naming == SL_NAMING_GPT2 ? add_gpt2_children(options, out, layer)
                                              : add_llama_children(options, out, layer));
-    sli_encoder_layer_count_blocks(*out);
+    sli_encoder_layer_count_cached(*out);
     return SL_OK;
 }

@@ -398,14 +398,14 @@ static int64_t layer_forward_bytes(const sl_module *module, const sl_shape *in)
     return (attention > feed_forward ? attention : feed_forward) + (layer->pre_norm ? x : 0);
 }
 
-void sli_encoder_layer_count_blocks(sl_module *module)
+void sli_encoder_layer_count_cached(sl_module *module)
 {
     const sli_encoder_layer *layer = sl_module_state(module);
     const sli_self_attention *attention = sl_module_state(layer->self_attn);
     int64_t attended = sli_attended_width(attention), gates = layer->swiglu ? 2 : 0;
     module->operand_columns = layer->hidden + (attended != layer->width ? attended : 0);
-    module->block_columns = 3 * layer->width + sli_qkv_width(attention) + module->operand_columns +
-                            gates * layer->hidden;
+    module->cached_columns = 3 * layer->width + sli_qkv_width(attention) + module->operand_columns +
+                             gates * layer->hidden;
 }
 
 static int64_t layer_deferred_bytes(const sl_module *module, const sl_shape *in)
@@ -476,7 +476,7 @@ static sl_status add_children(const sl_encoder_layer_options *options, sl_module
     layer->norm1 = sli_layer_norm_of(child);
     SL_TRY(sl_module_append(module, "norm2", sl_layer_norm_create(width, 0.0f, &child), &child));
     layer->norm2 = sli_layer_norm_of(child);
-    sli_encoder_layer_count_blocks(*module);
+    sli_encoder_layer_count_cached(*module);
     return SL_OK;
 }
 

@@ -19,8 +19,8 @@ typedef struct sli_encoder_layer {
 /* Those of a layer with pre_norm whose state is a sli_encoder_layer. */
 extern const sl_module_ops sli_decoder_layer_ops;
 
-/* Says what stays cached of a forward: beside the input three tensors of the layer's width, qkv,
- * what is attended where it has another width, and the hidden ones. */
-void sli_encoder_layer_count_blocks(sl_module *module);
+/* Sets the module's cached_columns: beside the input three tensors of the layer's width, qkv, what
+ * is attended where it has another width, and the hidden ones. */
+void sli_encoder_layer_count_cached(sl_module *module);
 
 #endif

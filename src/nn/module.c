@@ -263,11 +263,11 @@ int64_t sli_module_value_bytes(const sl_module *module, sl_precision precision)
     return bytes;
 }
 
-int64_t sli_module_block_bytes(const sl_module *module, int64_t rows, sl_precision precision)
+int64_t sli_module_cached_bytes(const sl_module *module, int64_t rows, sl_precision precision)
 {
     int64_t copies = precision == SL_PRECISION_BF16 ? module->operand_columns : 0;
     return rows *
-           (module->block_columns * (int64_t)sizeof(float) + copies * (int64_t)sizeof(uint16_t));
+           (module->cached_columns * (int64_t)sizeof(float) + copies * (int64_t)sizeof(uint16_t));
 }
 
 int64_t sli_module_exact_bytes(const sl_module *module, int64_t rows)

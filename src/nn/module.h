@@ -23,10 +23,10 @@ struct sl_module {
     struct sli_skip_end *skip_ends;       /* in the order in which they were declared (skip.c) */
     atomic_int sets; /* of a root: parameter sets that hold parameters of its tree */
     bool is_in_evaluation;
-    int64_t exact_columns; /* f32 numbers that its forward saves for each row on bf16 passes too */
-    int64_t block_columns; /* f32 numbers for each row of all tensors that a forward which keeps
-                              nothing makes, but that one of the same width replaces another; 0: no
-                              more than forward_bytes */
+    int64_t exact_columns;  /* f32 numbers that its forward saves for each row on bf16 passes too */
+    int64_t cached_columns; /* what the allocator's cache holds after a forward that keeps nothing,
+                               in f32 numbers for each row: a tensor of each size that it allocates;
+                               0: no more than forward_bytes */
     int64_t operand_columns; /* those of them that products on bf16 passes take copies of */
     int64_t kept_width;      /* values that it keeps of each position for slices of rows; 0: none */
     bool takes_bf16_gradient; /* as it is where sli_pass_stores_bf16; else it gets a copy in f32 */
@@ -152,6 +152,9 @@ bool sli_parameter_is_trained(const sl_parameter *parameter);
 
 /* Is it a product's weight, or one that is tied to it? */
 bool sli_parameter_is_in_products(const sl_parameter *parameter);
+
+/* Refuses one that a set holds, or that has a value otherwise. */
+sl_status sli_parameter_check_unplaced(const sl_parameter *parameter);
 
 /* The data type of its value in a set of this precision. */
 sl_dtype sli_parameter_dtype(const sl_parameter *parameter, sl_precision precision);

@@ -35,7 +35,8 @@ typedef struct micro_plan {
     int64_t forward;           /* of a forward that keeps nothing: the input and the output of the
                                   module where the stage holds most */
     int64_t forward_workspace; /* of this module */
-    int64_t forward_blocks;    /* with all tensors of the module that leaves most of them cached */
+    int64_t forward_cached;    /* of such a forward, of the module where the allocator's cache holds
+                                  most: what it then holds, and what the module has */
     int64_t logits;            /* of a forward that keeps nothing: the loss's workspace */
     int64_t head;              /* between S and T, at its rank's first stage */
     int64_t head_sums;         /* of S */
@@ -116,10 +117,10 @@ static void plan_forward(const sli_layout *layout, int index, const sl_shape *in
     if (layout->precision == SL_PRECISION_BF16)
         input += work_bytes(layout, in_bytes);
     int64_t all = input + sli_module_forward_bytes(module, in, next),
-            blocks =
-                input + sli_module_block_bytes(module, sl_shape_count(in) / in->size[in->dims - 1],
-                                               layout->precision);
-    out->forward_blocks = larger(out->forward_blocks, larger(all, blocks));
+            cached =
+                input + sli_module_cached_bytes(module, sl_shape_count(in) / in->size[in->dims - 1],
+                                                layout->precision);
+    out->forward_cached = larger(out->forward_cached, larger(all, cached));
     if (all <= out->forward + out->forward_workspace)
         return;
     out->forward = kept_bytes(layout, in_bytes) + kept_bytes(layout, bytes_of(next));
@@ -165,7 +166,7 @@ static sl_status plan_micro(const sli_layout *layout, const sl_stage_plan *stage
             out->logits = logits_bytes(layout, stage, &next);
             continue;
         }
-        int64_t blocks = sli_module_block_bytes(module, rows, SL_PRECISION_F32);
+        int64_t blocks = sli_module_cached_bytes(module, rows, SL_PRECISION_F32);
         out->workspace = larger(out->workspace, work_bytes(layout, larger(saved, blocks)));
         plan_forward(layout, i, shape, &next, out);
         *shape = next;
@@ -468,7 +469,7 @@ static void plan_stage_evaluation(const sli_layout *layout, const micro_plan *mi
     int64_t loss = micro->logits > 0 ? micro->output + micro->logits : 0;
     int64_t waiting = (layout->eval_micros - 1) * micro->input, most = larger(modules, loss);
     int64_t cached = is_on_host(layout, stage)
-                         ? larger(micro->forward_blocks + micro->logits, loss) - most + sums
+                         ? larger(micro->forward_cached + micro->logits, loss) - most + sums
                          : 0;
     if (waiting + most + cached <=
         stage->activation_bytes + stage->workspace_bytes + stage->cached_bytes)

@@ -24,9 +24,11 @@ typedef struct sl_stage_plan {
     int64_t activation_bytes; /* peak, from the schedule's table and what modules save, with the
                                  inputs and gradients that may have to wait for the stage */
     int64_t workspace_bytes;  /* peak inside one module or the loss, of one micro-batch */
-    int64_t cached_bytes;     /* on a CPU: freed blocks that its cache keeps (the smaller of the
-                                 loss's and the modules' workspace), and the scratch for a bias
-                                 gradient's sums */
+    int64_t cached_bytes;     /* on a CPU: freed blocks that its cache keeps, and the scratch for a
+                                 bias gradient's sums. Of a step, the smaller of the loss's and the
+                                 modules' workspace; of an evaluation, where that takes more than a
+                                 step, a tensor of each size that its modules and its loss allocate,
+                                 but for those in use */
     int64_t best_bytes;  /* the copy of the best parameters, which each process has once, on the
                             devices of its first replica; 0 where there is one validation only, after
                             the last step */
