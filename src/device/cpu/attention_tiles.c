@@ -53,27 +53,29 @@ static void copy_values(const float *from, int64_t count, int64_t all, float *to
     memset(to + count, 0, (size_t)(all - count) * sizeof *to);
 }
 
-enum { EXPECTED_LISTS = 3 };
+enum { PREFETCH_LISTS = 3 };
 
 /* Rows that will soon be read or written. They lie far apart, so that a processor does not foresee
  * them; asked for a few at a time between products, they come while it multiplies. */
-typedef struct expected_rows {
-    const float *next;
+typedef struct prefetch_rows {
+    const float *next; /* where one is left */
     int64_t ld, width, left;
-} expected_rows;
+} prefetch_rows;
 
 /* Asks for the next of the lists, in their order. */
-static void expect_some(expected_rows lists[EXPECTED_LISTS])
+static void prefetch_some(prefetch_rows lists[PREFETCH_LISTS])
 {
     enum { AT_ONCE = 8, LINE_FLOATS = 16 };
-    expected_rows *rows = lists, *last = lists + EXPECTED_LISTS - 1;
+    prefetch_rows *rows = lists, *last = lists + PREFETCH_LISTS - 1;
     for (int i = 0; i < AT_ONCE; i++) {
-        while (rows < last && rows->left <= 0)
+        while (rows < last && rows->left == 0)
             rows++;
-        for (int64_t column = 0; column < rows->width && rows->left > 0; column += LINE_FLOATS)
+        if (rows->left == 0)
+            return;
+        for (int64_t column = 0; column < rows->width; column += LINE_FLOATS)
             __builtin_prefetch(rows->next + column);
-        rows->next += rows->ld;
-        rows->left--;
+        if (--rows->left > 0)
+            rows->next += rows->ld;
     }
 }
 
@@ -92,7 +94,7 @@ typedef struct workspace {
 
     /* Backward. */
     float *log_sum_exp;         /* [SLI_TILE] */
-    float *inner;               /* [SLI_TILE]: sums of out times its gradient */
+    float *out_dot_grad;        /* [SLI_TILE]: sums of out times its gradient */
     float *grad_out;            /* [SLI_TILE, width] */
     float *grad_out_transposed; /* [head_width, SLI_TILE] */
     float *grad_scores;         /* a tile */
@@ -135,7 +137,7 @@ static int64_t lay_out(const sli_attention_job *job, bool is_backward, float *ba
         return room.floats;
     }
     w->log_sum_exp = place(&room, SLI_TILE);
-    w->inner = place(&room, SLI_TILE);
+    w->out_dot_grad = place(&room, SLI_TILE);
     w->keys = place(&room, SPAN * job->width);
     w->values = place(&room, SPAN * job->width);
     w->grad_k = place(&room, SPAN * job->width);
@@ -278,18 +280,18 @@ static void load_queries(const sli_attention_job *job, const queries *q, const w
 }
 
 static void forward_tile(const sli_attention_job *job, const queries *q, const workspace *w,
-                         int64_t first_key, int64_t keys, expected_rows next[EXPECTED_LISTS])
+                         int64_t first_key, int64_t keys, prefetch_rows lists[PREFETCH_LISTS])
 {
     sli_score_tile tile = score_tile(job, q, first_key, keys, w);
-    expect_some(next);
+    prefetch_some(lists);
     multiply_keys(job, &tile, w->keys, w->queries_transposed, w->scores);
-    expect_some(next);
-    expect_some(next);
+    prefetch_some(lists);
+    prefetch_some(lists);
     job->kernels->softmax_tile(&tile, w->scores, w->largest, w->sums, w->factors);
     if (first_key > 0)
         job->kernels->scale_rows(q->count, job->width, w->out, w->factors);
-    expect_some(next);
-    expect_some(next);
+    prefetch_some(lists);
+    prefetch_some(lists);
     sum_over_keys(job, &tile, q->count, w->scores, w->values, first_key > 0, w->out);
 }
 
@@ -328,15 +330,14 @@ static void forward_queries(void *argument, int64_t task, int thread)
         int64_t keys = sli_smaller(SLI_TILE, end_of_keys(job, &q) - key), at = key * h.kv_ld;
         copy_rows(h.k + at, h.kv_ld, keys, job->head_width, keys, job->width, all.keys);
         copy_rows(h.v + at, h.kv_ld, keys, job->head_width, keys, job->width, all.values);
-        int64_t later = key + keys, left = sli_smaller(SLI_TILE, end_of_keys(job, &q) - later);
-        expected_rows next[EXPECTED_LISTS] = {{h.k + later * h.kv_ld, h.kv_ld, job->head_width,
-                                               left},
-                                              {h.v + later * h.kv_ld, h.kv_ld, job->head_width,
-                                               left}};
+        int64_t left = sli_smaller(SLI_TILE, end_of_keys(job, &q) - key - keys);
+        int64_t later = left > 0 ? at + keys * h.kv_ld : 0;
+        prefetch_rows lists[PREFETCH_LISTS] = {{h.k + later, h.kv_ld, job->head_width, left},
+                                               {h.v + later, h.kv_ld, job->head_width, left}};
         for (int64_t i = 0; i < shared; i++) {
             workspace w = workspace_of_head(job, all, i);
             q.head = sli_find_head(job, task % groups * shared + i);
-            forward_tile(job, &q, &w, key, keys, next);
+            forward_tile(job, &q, &w, key, keys, lists);
         }
     }
     for (int64_t i = 0; i < shared; i++) {
@@ -386,38 +387,39 @@ static void add_rows(const sli_attention_job *job, const float *from, int64_t co
 
 static void backward_tile(const sli_attention_job *job, const queries *q, const workspace *w,
                           const key_span *span, int64_t first_key,
-                          expected_rows soon[EXPECTED_LISTS])
+                          prefetch_rows lists[PREFETCH_LISTS])
 {
     int64_t end = sli_smaller(span->end, end_of_keys(job, q));
     int64_t keys = sli_smaller(SLI_TILE, end - first_key);
     int64_t at = (first_key - span->first) * job->width;
     sli_score_tile tile = score_tile(job, q, first_key, keys, w);
-    expect_some(soon);
+    prefetch_some(lists);
     multiply_keys(job, &tile, w->keys + at, w->queries_transposed, w->scores);
-    expect_some(soon);
+    prefetch_some(lists);
     multiply_keys(job, &tile, w->values + at, w->grad_out_transposed, w->grad_scores);
-    expect_some(soon);
-    job->kernels->softmax_tile_backward(&tile, w->scores, w->grad_scores, w->log_sum_exp, w->inner);
-    expect_some(soon);
+    prefetch_some(lists);
+    job->kernels->softmax_tile_backward(&tile, w->scores, w->grad_scores, w->log_sum_exp,
+                                        w->out_dot_grad);
+    prefetch_some(lists);
     sum_over_queries(job, &tile, q->count, w->scores, w->grad_out, w->grad_v + at);
-    expect_some(soon);
+    prefetch_some(lists);
     sum_over_queries(job, &tile, q->count, w->grad_scores, w->queries, w->grad_k + at);
-    expect_some(soon);
+    prefetch_some(lists);
     sum_over_keys(job, &tile, q->count, w->grad_scores, w->keys + at, first_key > span->first,
                   w->grad_q);
 }
 
 /* The first wave, whose cells have all queries, leaves the sums of out times its gradient to the
  * others. */
-static void load_inner(const sli_attention_job *job, const queries *q, const workspace *w)
+static void load_out_dot_grad(const sli_attention_job *job, const queries *q, const workspace *w)
 {
     const sli_attention_head *h = &q->head;
     int64_t later = q->first - job->first_query, out_at = h->out_at + later * h->out_ld;
-    float *inner = job->inner + h->lse_at + later;
+    float *out_dot_grad = job->out_dot_grad + h->lse_at + later;
     if (job->wave == 0)
         job->kernels->row_products(q->count, job->head_width, h->out_ld, job->out + out_at,
-                                   job->grad_out + out_at, inner);
-    copy_values(inner, q->count, q->lanes, w->inner);
+                                   job->grad_out + out_at, out_dot_grad);
+    copy_values(out_dot_grad, q->count, q->lanes, w->out_dot_grad);
 }
 
 /* `next` are the queries that follow. */
@@ -433,16 +435,16 @@ static void backward_queries(const sli_attention_job *job, const queries *q, con
     job->kernels->transpose(q->lanes, d, w->queries, job->width, w->queries_transposed);
     job->kernels->transpose(q->lanes, d, w->grad_out, job->width, w->grad_out_transposed);
     copy_values(job->log_sum_exp + h->lse_at + later, q->count, q->lanes, w->log_sum_exp);
-    load_inner(job, q, w);
+    load_out_dot_grad(job, q, w);
     const sli_attention_head *n = &next->head;
     int64_t next_later = next->first - job->first_query;
-    expected_rows soon[EXPECTED_LISTS] = {{grad_q, h->ld, d, q->count},
-                                          {n->q + next_later * n->ld, n->ld, d, next->count},
-                                          {job->grad_out + n->out_at + next_later * n->out_ld,
-                                           n->out_ld, d, next->count}};
+    prefetch_rows lists[PREFETCH_LISTS] = {{grad_q, h->ld, d, q->count},
+                                           {n->q + next_later * n->ld, n->ld, d, next->count},
+                                           {job->grad_out + n->out_at + next_later * n->out_ld,
+                                            n->out_ld, d, next->count}};
     for (int64_t key = span->first; key < sli_smaller(span->end, end_of_keys(job, q));
          key += SLI_TILE)
-        backward_tile(job, q, w, span, key, soon);
+        backward_tile(job, q, w, span, key, lists);
     add_rows(job, w->grad_q, q->count, grad_q, h->ld);
 }
 
@@ -507,7 +509,7 @@ sl_status sli_attend_in_tiles_backward(sli_attention_job *job)
     int64_t spans = sli_divide_up(job->positions, SPAN);
     job->width = whole_vectors(job->head_width);
     job->thread_floats = lay_out(job, true, NULL, &none);
-    job->inner_floats = job->samples * job->heads * (job->positions - job->first_query);
+    job->out_dot_grad_floats = job->samples * job->heads * (job->positions - job->first_query);
     SL_TRY(sli_attention_open_workspace(job));
     if (gradient_is_there(job))
         sli_pool_run(pool, job->samples * job->positions, clear_position, job);

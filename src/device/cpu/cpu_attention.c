@@ -207,12 +207,12 @@ static void backward_head(sli_attention_job *job, int64_t index, workspace w, fl
     sli_score_block block = score_block(job, &h);
     const float *grad_out = job->grad_out + h.out_at;
     float *grad_q = job->to + h.q_at + job->first_query * h.ld;
-    float inner[SLI_TILE];
+    float out_dot_grad[SLI_TILE];
     job->kernels->row_products(block.rows, job->head_width, h.out_ld, job->out + h.out_at, grad_out,
-                               inner);
+                               out_dot_grad);
     multiply_rows(job, &block, h.q, h.ld, h.k, h.ld, w.transposed, w.scores);
     multiply_rows(job, &block, grad_out, h.out_ld, h.v, h.ld, w.transposed, w.grads);
-    job->kernels->softmax_backward(&block, w.scores, w.grads, inner);
+    job->kernels->softmax_backward(&block, w.scores, w.grads, out_dot_grad);
     multiply_transposed(job, &block, w.scores, grad_out, h.out_ld, beta, job->to + h.v_at, h.ld,
                         w.transposed);
     multiply_transposed(job, &block, w.grads, h.q, h.ld, beta, job->to + h.k_at, h.ld,
@@ -234,7 +234,8 @@ static void backward_key_head(void *argument, int64_t task, int thread)
 
 static size_t workspace_bytes(const sli_attention_job *job)
 {
-    return (size_t)(job->thread_floats * job->device->threads + job->inner_floats) * sizeof(float);
+    return (size_t)(job->thread_floats * job->device->threads + job->out_dot_grad_floats) *
+           sizeof(float);
 }
 
 sl_status sli_attention_open_workspace(sli_attention_job *job)
@@ -242,7 +243,7 @@ sl_status sli_attention_open_workspace(sli_attention_job *job)
     void *memory;
     SL_TRY(sli_device_allocate(job->device, SL_MEMORY_WORKSPACE, workspace_bytes(job), &memory));
     job->workspace = memory;
-    job->inner = job->workspace + job->thread_floats * job->device->threads;
+    job->out_dot_grad = job->workspace + job->thread_floats * job->device->threads;
     return SL_OK;
 }
 

@@ -20,8 +20,9 @@ typedef struct sli_attention_job {
     float *log_sum_exp;
     float *workspace; /* [threads, thread_floats] */
     int64_t thread_floats;
-    float *inner; /* of long rows, backward: sums of out times its gradient, as log_sum_exp lies */
-    int64_t inner_floats;
+    float *out_dot_grad; /* of long rows, backward: sums of out times its gradient, as log_sum_exp
+                            lies */
+    int64_t out_dot_grad_floats;
     bool own_kernels; /* of short rows: they multiply */
     int64_t ld;       /* of short rows: row distance of scores */
     int64_t width;    /* of long rows: head_width in whole vectors */
@@ -43,7 +44,7 @@ typedef struct sli_attention_head {
 /* `index` counts all samples' heads. (cpu_attention.c) */
 sli_attention_head sli_find_head(const sli_attention_job *job, int64_t index);
 
-/* job->workspace, of job->thread_floats for each of the device's threads, and job->inner.
+/* job->workspace, of job->thread_floats for each of the device's threads, and job->out_dot_grad.
  * (cpu_attention.c) */
 sl_status sli_attention_open_workspace(sli_attention_job *job);
 void sli_attention_close_workspace(sli_attention_job *job);

@@ -89,9 +89,9 @@ typedef struct sli_cpu_kernels {
     /* scores: q k^T -> dropout(softmax(scale q k^T)), and 0 for keys that a query may not see. */
     void (*softmax)(const sli_score_block *block, float *scores);
     /* scores: q k^T -> dropout(p); grads: gradient of dropout(p) -> gradient of q k^T.
-     * `inner` [rows] holds the sums over a row of out times its gradient. */
+     * `out_dot_grad` [rows] holds the sums over a row of out times its gradient. */
     void (*softmax_backward)(const sli_score_block *block, float *scores, float *grads,
-                             const float *inner);
+                             const float *out_dot_grad);
     /* inner[row] = sum over width of a[row] * b[row]; both have row distance ld. */
     void (*row_products)(int64_t rows, int64_t width, int64_t ld, const float *a, const float *b,
                          float *inner);
@@ -102,10 +102,10 @@ typedef struct sli_cpu_kernels {
      * then of these too; corrections [lanes]: by what earlier results must be multiplied. */
     void (*softmax_tile)(const sli_score_tile *tile, float *scores, float *largest, float *sums,
                          float *corrections);
-    /* scores: k q^T -> dropout(p); grads: gradient of dropout(p) -> gradient of k q^T. `inner`
-     * [lanes] as in softmax_backward. */
+    /* scores: k q^T -> dropout(p); grads: gradient of dropout(p) -> gradient of k q^T.
+     * `out_dot_grad` [lanes] as in softmax_backward. */
     void (*softmax_tile_backward)(const sli_score_tile *tile, float *scores, float *grads,
-                                  const float *log_sum_exp, const float *inner);
+                                  const float *log_sum_exp, const float *out_dot_grad);
     /* to [rows, columns] = dropout's multipliers from `first_row`, and from `first_column`, a
      * multiple of 4, of rows that have row_columns columns. */
     void (*multipliers)(const sli_dropout *dropout, int64_t row_columns, int64_t first_row,

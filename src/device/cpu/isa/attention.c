@@ -51,7 +51,7 @@ void SLI_OF_ISA(sli_softmax)(const sli_score_block *block, float *scores)
 }
 
 void SLI_OF_ISA(sli_softmax_backward)(const sli_score_block *block, float *scores, float *grads,
-                                      const float *inner)
+                                      const float *out_dot_grad)
 {
     masks m;
     masks_begin(&m, block->dropout, block->positions, end_of_short_rows(block));
@@ -63,7 +63,7 @@ void SLI_OF_ISA(sli_softmax_backward)(const sli_score_block *block, float *score
             x[i] = exp_f32(scale * (x[i] - log_sum_exp));
         apply_mask(&m, block, row, count, grad);
         for (int64_t i = 0; i < count; i++)
-            grad[i] = scale * (x[i] * (grad[i] - inner[row]));
+            grad[i] = scale * (x[i] * (grad[i] - out_dot_grad[row]));
         apply_mask(&m, block, row, count, x);
         for (int64_t i = count; i < block->columns; i++)
             x[i] = grad[i] = 0.0f;

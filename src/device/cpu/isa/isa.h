@@ -186,13 +186,13 @@ void SLI_OF_ISA(sli_swiglu_backward)(const sli_swiglu_backward *arguments, int64
 void SLI_OF_ISA(sli_rotary)(const sli_rotary *arguments, int64_t first_row, int64_t rows);
 void SLI_OF_ISA(sli_softmax)(const sli_score_block *block, float *scores);
 void SLI_OF_ISA(sli_softmax_backward)(const sli_score_block *block, float *scores, float *grads,
-                                      const float *inner);
+                                      const float *out_dot_grad);
 void SLI_OF_ISA(sli_row_products)(int64_t rows, int64_t width, int64_t ld, const float *a,
                                   const float *b, float *inner);
 void SLI_OF_ISA(sli_softmax_tile)(const sli_score_tile *tile, float *scores, float *largest,
                                   float *sums, float *corrections);
 void SLI_OF_ISA(sli_softmax_tile_backward)(const sli_score_tile *tile, float *scores, float *grads,
-                                           const float *log_sum_exp, const float *inner);
+                                           const float *log_sum_exp, const float *out_dot_grad);
 void SLI_OF_ISA(sli_multipliers)(const sli_dropout *dropout, int64_t row_columns, int64_t first_row,
                                  int64_t rows, int64_t first_column, int64_t columns, float *to);
 void SLI_OF_ISA(sli_scale_rows)(int64_t rows, int64_t width, float *x, const float *factors);

@@ -21,9 +21,9 @@ static inline vector larger_of(vector x, vector y)
     return choose(x > y, x, y);
 }
 
-/* 2^x for x < 128, within 2 units in the last place; 0 where it would be subnormal, NaN for NaN.
- * x = n + r with |r| <= 1/2; the polynomial is a minimax fit of (2^r - 1) / r. n is rounded as in
- * exp_f32. */
+/* 2^x for x < 127.5, within 2 units in the last place; 0 where it would be subnormal, NaN for NaN.
+ * Softmaxes have an x of about 0 at most. x = n + r with |r| <= 1/2; the polynomial is a minimax
+ * fit of (2^r - 1) / r. n is rounded as in exp_f32. */
 static inline vector exp2_of(vector x)
 {
     const float to_integer = 0x1.8p23f + 127.0f;
@@ -130,32 +130,33 @@ void SLI_OF_ISA(sli_scale_rows)(int64_t rows, int64_t width, float *x, const flo
 /* ---- Backward --------------------------------------------------------------------------- */
 
 static void differentiate(const sli_score_tile *tile, int64_t first, float *scores, float *grads,
-                          vector log_sum_exp, vector inner)
+                          vector log_sum_exp, vector out_dot_grad)
 {
     float scale = tile->scale, factor = scale * LOG2_E;
     int64_t whole = keys_of_all(tile, first), ld = tile->lanes;
     for (int64_t key = 0; key < whole; key++) {
         vector *score = (vector *)(scores + key * ld), *grad = (vector *)(grads + key * ld);
         vector power = exp2_of(factor * (*score - log_sum_exp));
-        *grad = scale * (power * (*grad - inner));
+        *grad = scale * (power * (*grad - out_dot_grad));
         *score = power;
     }
     for (int64_t key = whole; key < tile->keys; key++) {
         vector *score = (vector *)(scores + key * ld), *grad = (vector *)(grads + key * ld);
         vector power = exp2_of(factor * (*score - log_sum_exp));
         int_vector sees = lanes_that_see(tile, key, first);
-        *grad = choose(sees, scale * (power * (*grad - inner)), (vector){0});
+        *grad = choose(sees, scale * (power * (*grad - out_dot_grad)), (vector){0});
         *score = choose(sees, power, (vector){0});
     }
 }
 
 void SLI_OF_ISA(sli_softmax_tile_backward)(const sli_score_tile *tile, float *scores, float *grads,
-                                           const float *log_sum_exp, const float *inner)
+                                           const float *log_sum_exp, const float *out_dot_grad)
 {
     apply_multipliers(tile, grads);
     for (int64_t first = 0; first < tile->lanes; first += WIDTH)
         differentiate(tile, first, scores + first, grads + first,
-                      *(const vector *)(log_sum_exp + first), *(const vector *)(inner + first));
+                      *(const vector *)(log_sum_exp + first),
+                      *(const vector *)(out_dot_grad + first));
     apply_multipliers(tile, scores);
 }
 
