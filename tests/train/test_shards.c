@@ -75,9 +75,11 @@ static sl_status run_rank(sl_group *group, void *arg)
 {
     const ranks_of_run *run = arg;
     sl_run_result result;
+    char nowhere[512];
     sl_train_options options = *run->options;
+    snprintf(nowhere, sizeof nowhere, "%s/train.txt/below", options.data); /* nobody can create */
     if (run->apart && options.checkpoints.directory && sl_group_rank(group) > 0)
-        options.checkpoints.directory = "/nowhere";
+        options.checkpoints.directory = nowhere;
     return run_as_rank(&options, group, run->ranks, run->reporter, 1, &result);
 }
 
