@@ -99,9 +99,10 @@ sl_status sli_module_count_step_flop(const sl_module *sequential, const sl_shape
  * nothing, in f32. */
 int64_t sli_module_forward_bytes(const sl_module *module, const sl_shape *in, const sl_shape *out);
 
-/* Bytes of all tensors of such a forward and of its output, where those of one size take turns:
- * what stays cached of it. On bf16 passes with their copies. 0: no more than it has at once. */
-int64_t sli_module_block_bytes(const sl_module *module, int64_t rows, sl_precision precision);
+/* What the allocator's cache holds after such a forward: bytes of a tensor of each size that it
+ * allocates, its output among them; on bf16 passes with their copies. 0: no more than it has at
+ * once. */
+int64_t sli_module_cached_bytes(const sl_module *module, int64_t rows, sl_precision precision);
 
 /* Bytes that stay f32 on a bf16 pass, of those that the module and all below it save for so many
  * rows. */

@@ -332,13 +332,18 @@ static sl_status initialize_values(const sl_parameter_set *set)
 
 /* ---- Public functions ------------------------------------------------------------------- */
 
+sl_status sli_parameter_check_unplaced(const sl_parameter *parameter)
+{
+    return parameter->value ? sl_error(SL_ERR_INVALID, "parameter %s is in a parameter set already",
+                                       parameter->path)
+                            : SL_OK;
+}
+
 static sl_status check_unplaced(const sl_parameter_set *set)
 {
     for (int i = 0; i < set->count; i++)
-        if (set->parameters[i]->value)
-            return sl_error(SL_ERR_INVALID,
-                            "sl_parameter_set_create: parameter %s is in a parameter set already",
-                            set->parameters[i]->path);
+        SL_TRY(sl_error_context(sli_parameter_check_unplaced(set->parameters[i]),
+                                "sl_parameter_set_create: "));
     return SL_OK;
 }
 

@@ -2,7 +2,6 @@
 
 #include "core/bf16.h"
 #include "core/error.h"
-#include "nn/layers.h"
 #include "nn/module.h"
 #include "nn/split_head_sums.h"
 #include "tensor/tensor.h"
@@ -21,6 +20,22 @@ static const float impossible = -1e6f;
 int64_t sli_split_head_first_class(int64_t classes, int blocks, int block)
 {
     return classes / blocks * block + (block < classes % blocks ? block : classes % blocks);
+}
+
+sli_class_range sli_class_range_of(int64_t classes, int blocks, int first, int end)
+{
+    return (sli_class_range){sli_split_head_first_class(classes, blocks, first),
+                             sli_split_head_first_class(classes, blocks, end)};
+}
+
+sli_class_range sli_split_head_range(const sli_split_head *part)
+{
+    return sli_class_range_of(part->classes, part->blocks, part->first, part->end);
+}
+
+bool sli_split_head_is_cut(const sli_linear *head, bool in_one_process)
+{
+    return !in_one_process && !sli_linear_is_tied(head);
 }
 
 int sli_split_head_blocks(int64_t classes, int blocks)
@@ -159,7 +174,8 @@ sli_split_head_bytes sli_split_head_plan(int64_t classes, int64_t width, int blo
     sli_split_head_bytes out = {0};
     blocks = sli_split_head_blocks(classes, blocks);
     int64_t columns = block_columns((classes + blocks - 1) / blocks);
-    int64_t sums = rows * (width * (int64_t)sizeof(float) + SLI_NUMBERS * (int64_t)sizeof(double));
+    int64_t sums =
+        rows * (width * (int64_t)sizeof(float) + SLI_HEAD_NODE_NUMBERS * (int64_t)sizeof(double));
     int64_t logits = bf16 ? rows * columns * (int64_t)sizeof(float) : 0;
     int most_nodes = 0, all_nodes = 0, height = 0, most_blocks = 0;
     for (int p = 0; p < parts; p++) {
@@ -187,7 +203,7 @@ sli_split_head_bytes sli_split_head_plan(int64_t classes, int64_t width, int blo
 typedef struct forward_room {
     sl_tensor *logits; /* [rows, columns of the largest block] f32; NULL: the softmax is */
     sl_tensor *sums;   /* [height * rows, D] */
-    double *numbers;   /* [height][rows][SLI_NUMBERS] */
+    double *numbers;   /* [height][rows][SLI_HEAD_NODE_NUMBERS] */
     double *losses;    /* [rows] */
     int32_t *targets;  /* [rows] of the kernel: the impossible class */
 } forward_room;
@@ -211,7 +227,8 @@ static sl_status create_room(const sli_split_head *part, sl_device *device, int6
         SL_TRY(sl_tensor_create(device, SL_MEMORY_WORKSPACE, SL_F32, &logits, &room->logits));
     SL_TRY(sl_tensor_create(device, SL_MEMORY_WORKSPACE, SL_F32, &sums, &room->sums));
     size_t count = (size_t)rows;
-    room->numbers = calloc((size_t)height * count * SLI_NUMBERS + 1, sizeof *room->numbers);
+    room->numbers =
+        calloc((size_t)height * count * SLI_HEAD_NODE_NUMBERS + 1, sizeof *room->numbers);
     room->losses = calloc(count + 1, sizeof *room->losses);
     room->targets = calloc(count + 1, sizeof *room->targets);
     if (!room->numbers || !room->losses || !room->targets)
@@ -282,7 +299,7 @@ static sl_status compute_softmax(const head_block *block, const sli_split_head_r
     for (int64_t row = 0; row < rows; row++) {
         int64_t target = target_in_block(block, record->targets, row);
         room->targets[row] = (int32_t)block->classes;
-        numbers[row * SLI_NUMBERS + SLI_TARGET_LOGIT] =
+        numbers[row * SLI_HEAD_NODE_NUMBERS + SLI_HEAD_NODE_TARGET_LOGIT] =
             target < 0 ? 0 : (double)logits[row * block->columns + target];
     }
     SL_TRY(sli_device_cross_entropy(sl_tensor_device(record->in),
@@ -299,7 +316,7 @@ static sl_status compute_softmax(const head_block *block, const sli_split_head_r
         int64_t target = target_in_block(block, record->targets, row);
         bool is_ignored = sl_tensor_i32(record->targets)[row] < 0;
         double log_sum = is_ignored ? 0 : room->losses[row] + (double)impossible;
-        numbers[row * SLI_NUMBERS + SLI_LOG_SUM] = log_sum;
+        numbers[row * SLI_HEAD_NODE_NUMBERS + SLI_HEAD_NODE_LOG_SUM] = log_sum;
         record->log_sums[block->index * rows + row] = log_sum;
         size_t bytes = element_bytes(rounds);
         char *start = (char *)softmax + (size_t)(row * block->columns) * bytes;
@@ -339,7 +356,7 @@ static sl_status run_blocks(const sli_split_head *part, const sli_split_head_rec
     int64_t rows = stack->rows;
     for (int i = 0; i < SLI_SUM_TREE_MOST_NODES; i++) {
         stack->sums[i] = sl_tensor_f32(room->sums) + i * rows * part->width;
-        stack->numbers[i] = room->numbers + i * rows * SLI_NUMBERS;
+        stack->numbers[i] = room->numbers + i * rows * SLI_HEAD_NODE_NUMBERS;
     }
     for (head_block block = first_block(part); block.classes > 0;
          block = next_block(part, &block, rows)) {
@@ -373,10 +390,10 @@ static sl_status copy_nodes(const sli_split_head *part, const sli_head_nodes *st
                             const forward_room *room, const sl_tensor *targets, sl_device *device,
                             sl_tensor **sums, sl_tensor **numbers)
 {
-    sli_class_range range = sli_class_range_of(part->classes, part->blocks, part->first, part->end);
+    sli_class_range range = sli_split_head_range(part);
     int64_t nodes = stack->count * stack->rows;
     sl_shape sums_shape = sl_shape_2d(nodes + sli_class_range_count(&range, targets), stack->width);
-    sl_shape numbers_shape = sl_shape_2d(nodes, SLI_NUMBERS);
+    sl_shape numbers_shape = sl_shape_2d(nodes, SLI_HEAD_NODE_NUMBERS);
     SL_TRY(sl_tensor_create(device, SL_MEMORY_ACTIVATIONS, SL_F32, &sums_shape, sums));
     SL_TRY(sl_tensor_create(device, SL_MEMORY_ACTIVATIONS, SL_F64, &numbers_shape, numbers));
     memcpy(sl_tensor_data(*sums), sl_tensor_data(room->sums),
@@ -441,7 +458,8 @@ static void scale_rows(const sli_split_head_record *record, const head_block *bl
     for (int64_t row = 0; row < rows; row++) {
         const double *result = results + row * SLI_SPLIT_HEAD_RESULTS;
         double log_sum = record->log_sums[block->index * rows + row];
-        float weight = (float)(result[SLI_WEIGHT] * exp(log_sum - result[SLI_TOTAL_LOG_SUM]));
+        float weight =
+            (float)(result[SLI_HEAD_ROW_WEIGHT] * exp(log_sum - result[SLI_HEAD_ROW_LOG_SUM]));
         store_row(record->in, row, weight, room->scaled);
         if (sl_tensor_dtype(room->weights) == SL_BF16)
             *(uint16_t *)element(room->weights, row) = sli_bf16_from_f32(weight);
@@ -483,7 +501,7 @@ static sl_status backward_block(const sli_split_head *part, const head_block *bl
         SL_TRY(add_product(part, block, record, room->weights, 1, part->bias_grad_is_stale, bias));
     for (int64_t row = 0; row < rows; row++) {
         int64_t target = target_in_block(block, record->targets, row);
-        float weight = (float)results[row * SLI_SPLIT_HEAD_RESULTS + SLI_TARGET_WEIGHT];
+        float weight = (float)results[row * SLI_SPLIT_HEAD_RESULTS + SLI_HEAD_ROW_TARGET_WEIGHT];
         if (target < 0 || weight == 0)
             continue;
         add_row(record->in, row, width, weight, grad + target * width);

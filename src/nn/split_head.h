@@ -21,7 +21,7 @@
 #define SLI_NN_SPLIT_HEAD_H
 
 #include "core/sum_tree.h"
-#include "sluice/module.h"
+#include "nn/layers.h"
 
 /* A part. Tensors are on its device, which must reach the host's memory. */
 typedef struct sli_split_head {
@@ -37,6 +37,21 @@ typedef struct sli_split_head {
 
 /* The first class of a block; V of block `blocks`. */
 int64_t sli_split_head_first_class(int64_t classes, int blocks, int block);
+
+/* The first class of a part, and the one after its last. */
+typedef struct sli_class_range {
+    int64_t first, end;
+} sli_class_range;
+
+/* Those of blocks first … end - 1. */
+sli_class_range sli_class_range_of(int64_t classes, int blocks, int first, int end);
+
+/* The part's. */
+sli_class_range sli_split_head_range(const sli_split_head *part);
+
+/* Does each rank own its part of the head's parameters? Not where all ranks are in one process, or
+ * a parameter is tied. */
+bool sli_split_head_is_cut(const sli_linear *head, bool in_one_process);
 
 /* Sets the blocks of part `index` of `parts`, first … end - 1, of those that the head is cut into.
  */

@@ -8,12 +8,6 @@
 
 /* ---- Classes ---------------------------------------------------------------------------- */
 
-sli_class_range sli_class_range_of(int64_t classes, int blocks, int first, int end)
-{
-    return (sli_class_range){sli_split_head_first_class(classes, blocks, first),
-                             sli_split_head_first_class(classes, blocks, end)};
-}
-
 int64_t sli_class_range_count(const sli_class_range *range, const sl_tensor *targets)
 {
     int64_t count = 0;
@@ -29,18 +23,21 @@ static void add_node(int64_t rows, int64_t width, float *sums, double *numbers,
                      const float *more_sums, const double *more_numbers)
 {
     for (int64_t row = 0; row < rows; row++) {
-        double *own = numbers + row * SLI_NUMBERS;
-        const double *other = more_numbers + row * SLI_NUMBERS;
-        double most = own[SLI_LOG_SUM] > other[SLI_LOG_SUM] ? own[SLI_LOG_SUM] : other[SLI_LOG_SUM];
-        double first = exp(own[SLI_LOG_SUM] - most), second = exp(other[SLI_LOG_SUM] - most);
+        double *own = numbers + row * SLI_HEAD_NODE_NUMBERS;
+        const double *other = more_numbers + row * SLI_HEAD_NODE_NUMBERS;
+        double most = own[SLI_HEAD_NODE_LOG_SUM] > other[SLI_HEAD_NODE_LOG_SUM]
+                          ? own[SLI_HEAD_NODE_LOG_SUM]
+                          : other[SLI_HEAD_NODE_LOG_SUM];
+        double first = exp(own[SLI_HEAD_NODE_LOG_SUM] - most),
+               second = exp(other[SLI_HEAD_NODE_LOG_SUM] - most);
         float own_weight = (float)(first / (first + second));
         float other_weight = (float)(second / (first + second));
         float *target = sums + row * width;
         const float *source = more_sums + row * width;
         for (int64_t i = 0; i < width; i++)
             target[i] = own_weight * target[i] + other_weight * source[i];
-        own[SLI_LOG_SUM] = most + log(first + second);
-        own[SLI_TARGET_LOGIT] += other[SLI_TARGET_LOGIT];
+        own[SLI_HEAD_NODE_LOG_SUM] = most + log(first + second);
+        own[SLI_HEAD_NODE_TARGET_LOGIT] += other[SLI_HEAD_NODE_TARGET_LOGIT];
     }
 }
 
@@ -66,19 +63,19 @@ static void finish_row(const sli_split_head_reduction *reduction, int64_t row, c
     float *grad = sl_tensor_f32(reduction->grad_in) + row * width;
     double *result = (double *)sl_tensor_data(reduction->result) + row * SLI_SPLIT_HEAD_RESULTS;
     reduction->row_losses[row] = 0;
-    result[SLI_TOTAL_LOG_SUM] = numbers[SLI_LOG_SUM];
-    result[SLI_WEIGHT] = result[SLI_TARGET_WEIGHT] = 0;
+    result[SLI_HEAD_ROW_LOG_SUM] = numbers[SLI_HEAD_NODE_LOG_SUM];
+    result[SLI_HEAD_ROW_WEIGHT] = result[SLI_HEAD_ROW_TARGET_WEIGHT] = 0;
     memset(grad, 0, (size_t)width * sizeof *grad);
     if (target < 0)
         return;
-    double likelihood = numbers[SLI_TARGET_LOGIT] - numbers[SLI_LOG_SUM];
+    double likelihood = numbers[SLI_HEAD_NODE_TARGET_LOGIT] - numbers[SLI_HEAD_NODE_LOG_SUM];
     reduction->row_losses[row] = -likelihood;
-    result[SLI_WEIGHT] = reduction->scale;
-    result[SLI_TARGET_WEIGHT] = reduction->scale * expm1(likelihood);
+    result[SLI_HEAD_ROW_WEIGHT] = reduction->scale;
+    result[SLI_HEAD_ROW_TARGET_WEIGHT] = reduction->scale * expm1(likelihood);
     for (int64_t i = 0; i < width; i++)
         grad[i] = (float)reduction->scale * sums[i];
     for (int64_t i = 0; i < width; i++)
-        grad[i] += (float)result[SLI_TARGET_WEIGHT] * weight[i];
+        grad[i] += (float)result[SLI_HEAD_ROW_TARGET_WEIGHT] * weight[i];
 }
 
 /* Each row's target has its weight behind the nodes of the part that has its class: weights[part]
@@ -95,7 +92,7 @@ static void finish_rows(const sli_split_head_reduction *reduction, const sli_hea
                 weights[p] += nodes->width;
             }
         finish_row(reduction, row, nodes->sums[0] + row * nodes->width,
-                   nodes->numbers[0] + row * SLI_NUMBERS, weight);
+                   nodes->numbers[0] + row * SLI_HEAD_NODE_NUMBERS, weight);
     }
 }
 
@@ -119,8 +116,8 @@ sl_status sli_split_head_reduce(const sli_split_head_reduction *reduction)
         weights[p] = sl_tensor_f32(given) + count * nodes.rows * nodes.width;
         for (int i = 0; i < count; first = ends[i++]) {
             nodes.sums[nodes.count] = sl_tensor_f32(given) + i * nodes.rows * nodes.width;
-            nodes.numbers[nodes.count] =
-                (double *)sl_tensor_data(reduction->numbers[p]) + i * nodes.rows * SLI_NUMBERS;
+            nodes.numbers[nodes.count] = (double *)sl_tensor_data(reduction->numbers[p]) +
+                                         i * nodes.rows * SLI_HEAD_NODE_NUMBERS;
             sli_head_nodes_push(&nodes, first, ends[i]);
         }
     }

@@ -4,8 +4,16 @@
 
 #include "nn/split_head.h"
 
-enum { SLI_LOG_SUM, SLI_TARGET_LOGIT, SLI_NUMBERS };       /* of a node's row */
-enum { SLI_TOTAL_LOG_SUM, SLI_WEIGHT, SLI_TARGET_WEIGHT }; /* of a row's result */
+enum {
+    SLI_HEAD_NODE_LOG_SUM,
+    SLI_HEAD_NODE_TARGET_LOGIT,
+    SLI_HEAD_NODE_NUMBERS
+}; /* of a node's row */
+enum {
+    SLI_HEAD_ROW_LOG_SUM,
+    SLI_HEAD_ROW_WEIGHT,
+    SLI_HEAD_ROW_TARGET_WEIGHT
+}; /* of a row's result */
 
 /* Nodes that are not halves of one yet. */
 typedef struct sli_head_nodes {
@@ -13,20 +21,12 @@ typedef struct sli_head_nodes {
     int64_t rows, width;
     int count, first[SLI_SUM_TREE_MOST_NODES];
     float *sums[SLI_SUM_TREE_MOST_NODES];     /* [rows, D] each */
-    double *numbers[SLI_SUM_TREE_MOST_NODES]; /* [rows][SLI_NUMBERS] each */
+    double *numbers[SLI_SUM_TREE_MOST_NODES]; /* [rows][SLI_HEAD_NODE_NUMBERS] each */
 } sli_head_nodes;
 
 /* Adds the node of blocks first … end - 1, whose data the caller has put where sums[count] and
  * numbers[count] point. */
 void sli_head_nodes_push(sli_head_nodes *nodes, int first, int end);
-
-/* The first class of a part, and the one after its last. */
-typedef struct sli_class_range {
-    int64_t first, end;
-} sli_class_range;
-
-/* Those of blocks first … end - 1. */
-sli_class_range sli_class_range_of(int64_t classes, int blocks, int first, int end);
 
 static inline bool sli_class_range_has(const sli_class_range *range, int32_t target)
 {

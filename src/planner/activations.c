@@ -91,7 +91,7 @@ static int64_t logits_bytes(const sli_layout *layout, const sl_stage_plan *stage
 static bool trains_bias(const sl_module *head)
 {
     const sli_linear *linear = sli_module_as_linear(head);
-    return linear && linear->bias && sli_parameter_is_trained(linear->bias);
+    return linear && sli_linear_trains_bias(linear);
 }
 
 /* What the loss needs at once. Where every backward is in halves, the gradient of all logits waits

@@ -110,17 +110,11 @@ static const sl_module *find_head(const sli_layout *layout)
     return sl_module_child(layout->model, sl_module_child_count(layout->model) - 1);
 }
 
-static bool is_tied(const sl_parameter *parameter)
-{
-    return parameter && (parameter->tied_to || parameter->ties);
-}
-
-/* Whether each rank owns its part: with several processes, where the head is not tied. */
 static bool head_is_cut(const sli_layout *layout)
 {
     const sli_linear *head = sli_module_as_linear(find_head(layout));
-    return layout->head_blocks > 0 && head && !is_tied(head->weight) && !is_tied(head->bias) &&
-           sli_layout_rank(layout, 0).count < sl_schedule_ranks(layout->table);
+    bool in_one_process = sli_layout_rank(layout, 0).count == sl_schedule_ranks(layout->table);
+    return layout->head_blocks > 0 && head && sli_split_head_is_cut(head, in_one_process);
 }
 
 /* How many classes a rank has. */
@@ -128,8 +122,8 @@ static int64_t count_classes(const sli_layout *layout, int64_t classes, int rank
 {
     int first, end, blocks = sli_split_head_blocks(classes, layout->head_blocks);
     sli_split_head_find_part(blocks, rank, sl_schedule_ranks(layout->table), &first, &end);
-    return sli_split_head_first_class(classes, blocks, end) -
-           sli_split_head_first_class(classes, blocks, first);
+    sli_class_range range = sli_class_range_of(classes, blocks, first, end);
+    return range.end - range.first;
 }
 
 /* Each rank's part, at its first stage; at the last stage the copies of the whole head, for
@@ -171,9 +165,12 @@ static void add_head_copies(const sli_layout *layout, sl_stage_plan *stages)
         if (has_part[rank] || rank / each == stages[count - 1].rank / each)
             continue;
         has_part[rank] = true;
-        int64_t elements = (head->in + 1) * count_classes(layout, head->out, rank);
-        stages[s].parameter_bytes += elements * (layout->precision == SL_PRECISION_BF16 ? 2 : 4);
-        stages[s].gradient_bytes += elements * (int64_t)sizeof(float);
+        int64_t classes = count_classes(layout, head->out, rank), weights = head->in * classes;
+        int64_t biases = head->bias ? classes * (int64_t)sizeof(float) : 0;
+        stages[s].parameter_bytes +=
+            weights * (layout->precision == SL_PRECISION_BF16 ? 2 : 4) + biases;
+        stages[s].gradient_bytes +=
+            weights * (int64_t)sizeof(float) + (sli_linear_trains_bias(head) ? biases : 0);
     }
 }
 

@@ -383,6 +383,75 @@ static void copies_of_a_head_are_up_to_date_after_an_evaluation(void **state)
     }
 }
 
+/* Of one of two ranks. */
+static sl_pipe_options options_of_rank(sl_group *group, int blocks)
+{
+    return (sl_pipe_options){
+        .stages = 2, .chunks = CHUNKS, .seed = 7, .group = group, .head_blocks = blocks};
+}
+
+static sl_status expect_placed(sl_status status, const char *from)
+{
+    char got[512];
+    snprintf(got, sizeof got, "%s", status == SL_OK ? "" : sl_error_text());
+    return expect(strstr(got, "is in a parameter set already") && strstr(got, from),
+                  "%s: a placed head, got \"%s\"", from, got);
+}
+
+/* Each rank would own its part of the head, which another pipe's last stage has. */
+static sl_status create_on_placed_head(sl_group *group, void *arg)
+{
+    SCOPED(rig) at = {0};
+    SCOPED(sl_device) *device = new_device(1);
+    SCOPED(sl_loss) *loss = new_cross_entropy();
+    SCOPED(sl_tensor) *input = random_ids(device, 1, false), *targets = random_ids(device, 2, true);
+    const sl_pipe_batch batch = {.input = input, .targets = targets};
+    const sl_training_options first = {.pipe = options_of_rank(group, 0)};
+    sl_pipe_options second = options_of_rank(group, BLOCKS);
+    sl_pipe *pipe;
+    double before, after, trained;
+    int64_t terms;
+    SL_TRY(rig_open(build_model(false, false), new_cross_entropy(), &first, &at));
+    SL_TRY(sl_pipe_evaluate(at.pipe, &batch, &before, &terms));
+    second.model = at.model;
+    second.loss = loss;
+    second.devices = at.devices;
+    SL_TRY(expect_placed(sl_pipe_create(&second, &pipe), "sl_pipe_create"));
+    SL_TRY(sl_pipe_evaluate(at.pipe, &batch, &after, &terms));
+    SL_TRY(expect(before == after, "%a after a refusal, got %a", before, after));
+    return sl_pipe_train(at.pipe, &batch, &trained);
+}
+
+/* A set takes the whole head of a pipe whose ranks own their parts, so that no evaluation can have
+ * it until the set is gone. */
+static sl_status evaluate_with_placed_head(sl_group *group, void *arg)
+{
+    SCOPED(rig) at = {0};
+    SCOPED(sl_device) *device = new_device(1);
+    SCOPED(sl_parameter_set) *set = NULL;
+    SCOPED(sl_tensor) *input = random_ids(device, 1, false), *targets = random_ids(device, 2, true);
+    const sl_pipe_batch batch = {.input = input, .targets = targets};
+    const sl_training_options cut = {.pipe = options_of_rank(group, BLOCKS)};
+    const sl_parameter_set_options own = {.device = device};
+    double before, after;
+    int64_t terms;
+    SL_TRY(rig_open(build_model(false, false), new_cross_entropy(), &cut, &at));
+    SL_TRY(sl_pipe_evaluate(at.pipe, &batch, &before, &terms));
+    SL_TRY(sl_pipe_train(at.pipe, &batch, &after)); /* gives the copy back */
+    SL_TRY(sl_parameter_set_create(at.model, sl_module_child_count(at.model) - 1, 1, &own, &set));
+    SL_TRY(expect_placed(sl_pipe_evaluate(at.pipe, &batch, &after, &terms), "decoder.weight"));
+    SL_TRY(expect(sl_parameter_value(sl_parameter_set_get(set, 0)) != NULL, "the set's values"));
+    sl_parameter_set_destroy(&set);
+    SL_TRY(sl_pipe_evaluate(at.pipe, &batch, &after, &terms));
+    return expect(before == after, "%a after a refusal, got %a", before, after);
+}
+
+static void head_of_another_set_is_let_be(void **state)
+{
+    check_ranks(create_on_placed_head, NULL, 2);
+    check_ranks(evaluate_with_placed_head, NULL, 2);
+}
+
 static void split_head_runs_the_table(void **state)
 {
     for (int kind = 0; kind < NAMES; kind++) {
@@ -486,6 +555,7 @@ int pipe_head_tests(void)
         cmocka_unit_test(
             split_head_gives_the_same_bits_for_any_ranks_and_those_of_the_whole_to_rounding),
         cmocka_unit_test(copies_of_a_head_are_up_to_date_after_an_evaluation),
+        cmocka_unit_test(head_of_another_set_is_let_be),
         cmocka_unit_test(split_head_runs_the_table),
         cmocka_unit_test(wrong_target_ends_the_step_on_all_ranks),
         cmocka_unit_test(what_cannot_be_split_is_refused),

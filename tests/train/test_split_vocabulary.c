@@ -182,9 +182,11 @@ static void run_resumes_in_other_processes(void **state)
 /* As run_rank, where the first rank alone sees the directory of checkpoints. */
 static sl_status run_rank_apart(sl_group *group, void *arg)
 {
+    char nowhere[512];
     sl_train_options options = *(const sl_train_options *)arg;
+    snprintf(nowhere, sizeof nowhere, "%s/train.txt/below", options.data); /* nobody can create */
     if (sl_group_rank(group) > 0)
-        options.checkpoints.directory = "/nowhere";
+        options.checkpoints.directory = nowhere;
     return run_rank(group, &options);
 }
 
@@ -313,34 +315,57 @@ static sl_train_options planned_options(void)
     return options;
 }
 
-/* Of a tied head alone there are copies; of another one, the last stage has a copy for evaluation.
- * The first rank has 512 of 1000 words. */
+/* Of a tied head alone there are copies, without a bias where it has none; of another one, the last
+ * stage has a copy for evaluation. In bf16, copies have no values in f32 but the bias's. The first
+ * rank has 512 of 1000 words. */
+static void check_planned_head(const sl_train_options *options, int64_t biases)
+{
+    bool is_narrow = options->precision == SL_PRECISION_BF16;
+    int64_t width = options->model.emsize, word = 4 * (width + biases), own = 512 * word;
+    int64_t values = word + (is_narrow ? 2 * width : 0),
+            copies = (is_narrow ? 2 : 4) * width + 4 * biases;
+    sl_plan here = plan_of_launch(options, NULL),
+            apart = plan_of_launch(options, &(sl_train_launch){.ranks = 2});
+    sl_stage_plan *first = here.stage, *last = &here.stage[1];
+    first->gradient_bytes += own;
+    if (options->model.tie) {
+        first->parameter_bytes += 512 * copies;
+        first->gradient_bytes += 1000 * 4 * width;
+        last->parameter_bytes += 1000 * (is_narrow ? 6 : 4) * width;
+    } else {
+        first->parameter_bytes += 512 * values;
+        first->optimizer_bytes += 2 * own;
+        last->parameter_bytes += 1000 * copies - 512 * values;
+        last->gradient_bytes -= own;
+        last->optimizer_bytes -= 2 * own;
+    }
+    for (int s = 0; s < 2; s++) {
+        assert_int_equal(apart.stage[s].parameter_bytes, here.stage[s].parameter_bytes);
+        assert_int_equal(apart.stage[s].gradient_bytes, here.stage[s].gradient_bytes);
+        assert_int_equal(apart.stage[s].optimizer_bytes, here.stage[s].optimizer_bytes);
+    }
+}
+
 static void a_head_in_several_processes_is_planned_for(void **state)
 {
-    sl_train_options options = planned_options();
-    int64_t word = 4 * (options.model.emsize + 1), own = 512 * word;
-    options.optimizer.kind = SL_OPTIMIZER_ADAMW;
-    for (int tie = 0; tie < 2; tie++) {
-        options.model.tie = tie;
-        sl_plan here = plan_of_launch(&options, NULL),
-                apart = plan_of_launch(&options, &(sl_train_launch){.ranks = 2});
-        sl_stage_plan *first = here.stage, *last = &here.stage[1];
-        first->parameter_bytes += own;
-        first->gradient_bytes += own;
-        if (options.model.tie) {
-            first->gradient_bytes += 4 * 1000 * options.model.emsize;
-            last->parameter_bytes += 4 * 1000 * options.model.emsize;
-        } else {
-            first->optimizer_bytes += 2 * own;
-            last->parameter_bytes += 1000 * word - own;
-            last->gradient_bytes -= own;
-            last->optimizer_bytes -= 2 * own;
-        }
-        for (int s = 0; s < 2; s++) {
-            assert_int_equal(apart.stage[s].parameter_bytes, here.stage[s].parameter_bytes);
-            assert_int_equal(apart.stage[s].gradient_bytes, here.stage[s].gradient_bytes);
-            assert_int_equal(apart.stage[s].optimizer_bytes, here.stage[s].optimizer_bytes);
-        }
+    sl_train_options options = planned_options(), llama = options;
+    llama.model.family = SL_FAMILY_LLAMA;
+    llama.model.pre_norm = true;
+    llama.model.dropout = 0;
+    llama.model.decoder = (sl_decoder_options){
+        .key_heads = llama.model.nhead,
+        .head_width = llama.model.emsize / llama.model.nhead,
+        .positions = llama.bptt,
+        .norm_eps = 1e-5,
+        .deviation = 0.02,
+        .rotary = {.kind = SL_ROTARY_DEFAULT, .theta = 10000},
+    };
+    for (int mode = 0; mode < 4; mode++) {
+        options.model.tie = llama.model.tie = mode % 2;
+        options.precision = llama.precision = mode / 2 ? SL_PRECISION_BF16 : SL_PRECISION_F32;
+        options.optimizer.kind = llama.optimizer.kind = SL_OPTIMIZER_ADAMW;
+        check_planned_head(&options, 1);
+        check_planned_head(&llama, 0);
     }
 }
 

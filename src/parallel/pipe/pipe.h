@@ -40,11 +40,13 @@ struct sl_pipe {
     sli_channel **channels; /* [channel_count] two between neighbours, and two for each skip; those
                                of other processes among them */
     int skip_count, channel_count;
-    int head_blocks;               /* of a split head; 0: it is not split */
-    sli_head_part *parts;          /* [rank_count] of it; NULL: likewise */
-    bool head_is_tied;             /* to or by another parameter */
-    bool head_is_cut;              /* each rank owns its part's parameters */
-    bool has_whole_head;           /* the last stage has a copy of all, for evaluation */
+    int head_blocks;      /* of a split head; 0: it is not split */
+    sli_head_part *parts; /* [rank_count] of it; NULL: likewise */
+    bool head_is_tied;    /* to or by another parameter */
+    bool head_is_cut;     /* each rank owns its part's parameters */
+    bool has_whole_head;  /* where it is cut: the last stage has a copy of all, for evaluation;
+                             the same in every process */
+    bool made_whole_head; /* this process has memory for that copy, which the pipe frees */
     pthread_mutex_t *device_locks; /* [rank_count], of which one for each distinct device */
     int device_lock_count;
 

@@ -68,8 +68,7 @@ sl_status sli_pipe_create_parts(sl_pipe *pipe)
     }
     last->parts = pipe->parts;
     last->part_count = pipe->rank_count;
-    sli_pipe_cut_head(pipe);
-    return SL_OK;
+    return sl_error_context(sli_pipe_cut_head(pipe), "sl_pipe_create: ");
 }
 
 int sli_pipe_head_channels(const sl_pipe *pipe)

@@ -23,11 +23,12 @@ void sli_pipe_destroy_head(sl_pipe *pipe);
 
 /* ---- Values and gradients (pipe_head_values.c) -------------------------------------------- */
 
-/* Decides who owns the head's parameters, when the parts are there without tensors. */
-void sli_pipe_cut_head(sl_pipe *pipe);
+/* Decides who owns the head's parameters, when the parts are there without tensors. Refuses a head
+ * that would be cut and is in a parameter set already. */
+sl_status sli_pipe_cut_head(sl_pipe *pipe);
 
-/* The parameters of a stage's set beside those of its modules: *parts [returned]; and how many of
- * its modules have theirs in it. */
+/* Fills `parts` with the stage's parts of a cut head and returns their number. Sets *modules: how
+ * many of the stage's modules have their parameters in its set (all, or without a cut head). */
 int sli_stage_list_parts(const sl_pipe *pipe, sli_stage *stage,
                          sl_parameter *parts[SLI_HEAD_PARAMETERS], int *modules);
 

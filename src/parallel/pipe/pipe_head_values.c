@@ -35,19 +35,7 @@ static const sli_linear *find_head(const sl_pipe *pipe)
     return sli_pipe_find_head(pipe->model);
 }
 
-/* A part's classes: the first one, and how many. */
-static void find_classes(const sli_split_head *head, int64_t *first, int64_t *count)
-{
-    *first = sli_split_head_first_class(head->classes, head->blocks, head->first);
-    *count = sli_split_head_first_class(head->classes, head->blocks, head->end) - *first;
-}
-
 /* ---- Who owns it ------------------------------------------------------------------------ */
-
-static bool is_tied(const sl_parameter *parameter)
-{
-    return parameter && (parameter->tied_to || parameter->ties);
-}
 
 static bool is_in_one_process(const sl_pipe *pipe)
 {
@@ -60,27 +48,36 @@ static bool is_in_one_process(const sl_pipe *pipe)
 /* The part's rows of one of the head's parameters. */
 static sl_parameter cut_parameter(const sl_parameter *whole, const sli_split_head *head)
 {
-    int64_t first, count;
+    sli_class_range range = sli_split_head_range(head);
     sl_parameter part = *whole;
-    find_classes(head, &first, &count);
-    part.first = first * (sl_shape_count(&whole->shape) / head->classes);
-    part.shape.size[0] = count;
+    part.first = range.first * (sl_shape_count(&whole->shape) / head->classes);
+    part.shape.size[0] = range.end - range.first;
     part.value = part.grad = part.bf16 = NULL;
     return part;
 }
 
-void sli_pipe_cut_head(sl_pipe *pipe)
+static sl_status check_unplaced(const sli_linear *head)
+{
+    SL_TRY(sli_parameter_check_unplaced(head->weight));
+    return head->bias ? sli_parameter_check_unplaced(head->bias) : SL_OK;
+}
+
+sl_status sli_pipe_cut_head(sl_pipe *pipe)
 {
     const sli_linear *linear = find_head(pipe);
-    pipe->head_is_tied = is_tied(linear->weight) || is_tied(linear->bias);
-    pipe->head_is_cut = !pipe->head_is_tied && !is_in_one_process(pipe);
-    for (int i = 0; pipe->head_is_cut && i < pipe->rank_count; i++) {
+    pipe->head_is_tied = sli_linear_is_tied(linear);
+    pipe->head_is_cut = sli_split_head_is_cut(linear, is_in_one_process(pipe));
+    if (!pipe->head_is_cut)
+        return SL_OK;
+    SL_TRY(check_unplaced(linear)); /* parts' sets do not hold it */
+    for (int i = 0; i < pipe->rank_count; i++) {
         sli_head_part *part = &pipe->parts[i];
         part->own[WEIGHT] = cut_parameter(linear->weight, &part->head);
         if (linear->bias)
             part->own[BIAS] = cut_parameter(linear->bias, &part->head);
         part->own_count = linear->bias ? 2 : 1;
     }
+    return SL_OK;
 }
 
 int sli_stage_list_parts(const sl_pipe *pipe, sli_stage *stage,
@@ -117,9 +114,8 @@ static sl_status alias_own(sli_head_part *part)
 static sl_status view_classes(const sli_split_head *head, const sl_tensor *whole, sl_device *device,
                               sl_tensor **out)
 {
-    int64_t first, count;
-    find_classes(head, &first, &count);
-    SL_TRY(sli_tensor_narrow(whole, first, count, out));
+    sli_class_range range = sli_split_head_range(head);
+    SL_TRY(sli_tensor_narrow(whole, range.first, range.end - range.first, out));
     sli_tensor_hand_over(*out, device);
     return SL_OK;
 }
@@ -137,23 +133,18 @@ static sl_status view_head(const sli_linear *linear, sl_device *device, sli_head
                               : SL_OK;
 }
 
-static bool trains_bias(const sli_linear *linear)
-{
-    return linear->bias && sli_parameter_is_trained(linear->bias);
-}
-
 static sl_status copy_head(const sl_pipe *pipe, const sli_linear *linear, sl_device *device,
                            sli_head_part *part)
 {
-    int64_t first, count;
-    find_classes(&part->head, &first, &count);
+    sli_class_range range = sli_split_head_range(&part->head);
+    int64_t count = range.end - range.first;
     sl_shape weight = sl_shape_2d(count, linear->in), bias = sl_shape_1d(count);
     sl_dtype dtype = pipe->precision == SL_PRECISION_BF16 ? SL_BF16 : SL_F32;
     SL_TRY(sl_tensor_create(device, SL_MEMORY_PARAMETERS, dtype, &weight, &part->weight));
     if (linear->bias)
         SL_TRY(sl_tensor_create(device, SL_MEMORY_PARAMETERS, SL_F32, &bias, &part->bias));
     SL_TRY(sl_tensor_create(device, SL_MEMORY_GRADIENTS, SL_F32, &weight, &part->weight_grad));
-    return trains_bias(linear)
+    return sli_linear_trains_bias(linear)
                ? sl_tensor_create(device, SL_MEMORY_GRADIENTS, SL_F32, &bias, &part->bias_grad)
                : SL_OK;
 }
@@ -186,6 +177,9 @@ static void destroy_whole(sl_pipe *pipe)
 {
     const sli_linear *linear = find_head(pipe);
     pipe->has_whole_head = false;
+    if (!pipe->made_whole_head)
+        return;
+    pipe->made_whole_head = false;
     sl_tensor_destroy(&linear->weight->bf16);
     sl_tensor_destroy(&linear->weight->value);
     if (linear->bias)
@@ -255,14 +249,16 @@ static sl_status send_values(const sl_pipe *pipe)
 }
 
 /* Memory for the whole head, as products take it. */
-static sl_status create_whole(const sl_pipe *pipe)
+static sl_status create_whole(sl_pipe *pipe)
 {
     const sli_linear *linear = find_head(pipe);
     sl_parameter *weight = linear->weight, *bias = linear->bias;
     sl_device *device = last_stage(pipe)->device;
     bool is_narrow = pipe->precision == SL_PRECISION_BF16;
-    if (weight->value)
+    if (pipe->made_whole_head)
         return SL_OK;
+    SL_TRY(check_unplaced(linear));
+    pipe->made_whole_head = true;
     SL_TRY(sl_tensor_create(device, SL_MEMORY_PARAMETERS, is_narrow ? SL_BF16 : SL_F32,
                             &weight->shape, &weight->value));
     if (is_narrow)
@@ -338,7 +334,7 @@ static sl_status send_gradients(const sl_pipe *pipe)
         if (other_process(pipe, i) < 0)
             continue;
         SL_TRY(exchange_rows(pipe, i, false, linear->weight->grad, part->weight_grad));
-        if (trains_bias(linear))
+        if (sli_linear_trains_bias(linear))
             SL_TRY(exchange_rows(pipe, i, false, linear->bias->grad, part->bias_grad));
     }
     return SL_OK;
@@ -410,7 +406,7 @@ static sl_status add_block_terms(const sli_stage *stage, sl_grad_norm_kind kind,
 {
     const sli_split_head *head = &stage->part->head;
     int count = head->end - head->first;
-    int64_t first = sli_split_head_first_class(head->classes, head->blocks, head->first);
+    int64_t first = sli_split_head_range(head).first;
     if (!grad || parameter->grad_is_stale)
         return SL_OK;
     sli_norm_array *arrays = calloc((size_t)count, sizeof *arrays);
@@ -418,10 +414,9 @@ static sl_status add_block_terms(const sli_stage *stage, sl_grad_norm_kind kind,
         return sli_no_memory(NULL, "the gradient norm");
     for (int i = 0; i < count; i++) {
         int block = head->first + i;
-        int64_t begin = sli_split_head_first_class(head->classes, head->blocks, block);
-        int64_t end = sli_split_head_first_class(head->classes, head->blocks, block + 1);
-        arrays[i] =
-            (sli_norm_array){(end - begin) * width, sl_tensor_f32(grad) + (begin - first) * width};
+        sli_class_range range = sli_class_range_of(head->classes, head->blocks, block, block + 1);
+        arrays[i] = (sli_norm_array){(range.end - range.first) * width,
+                                     sl_tensor_f32(grad) + (range.first - first) * width};
     }
     sl_status status =
         sli_grad_norm_array_terms(stage->device, kind, arrays, count, terms + head->first);

@@ -376,12 +376,12 @@ static void empty_cache_of_other_sizes(sli_stage *stage, const sli_step *step, i
 {
     const sl_shape *shape = sl_tensor_shape(input);
     if (!step->loss || step->first_micro + micro > 0 ||
-        (step->backward == stage->trained && sl_shape_equal(shape, &stage->input_shape)))
+        (step->backward == stage->last_went_backward && sl_shape_equal(shape, &stage->input_shape)))
         return;
     if (stage->input_shape.dims > 0)
         sli_device_empty_cache(stage->device);
     stage->input_shape = *shape;
-    stage->trained = step->backward;
+    stage->last_went_backward = step->backward;
 }
 
 sl_status sli_stage_perform(sli_stage *stage, sli_step *step, sl_action action, sl_tensor **tensor)

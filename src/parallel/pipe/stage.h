@@ -74,7 +74,7 @@ typedef struct sli_stage {
     sli_record *records; /* [table_micros] */
     /* Of the last step with a loss: */
     sl_shape input_shape; /* of its first micro-batch; at first empty */
-    bool trained;         /* it had a backward */
+    bool last_went_backward;
 
     /* NULL where there is no neighbour. Forward tensors come from the previous stage and go to the
      * next, gradients come from the next and go to the previous. */
