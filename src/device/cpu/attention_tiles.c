@@ -109,7 +109,7 @@ typedef struct layout {
 
 static float *place(layout *room, int64_t floats)
 {
-    float *own = room->base && floats > 0 ? room->base + room->floats : NULL;
+    float *own = room->base ? room->base + room->floats : NULL;
     room->floats += floats;
     return own;
 }
@@ -119,14 +119,15 @@ static int64_t lay_out(const sli_attention_job *job, bool is_backward, float *ba
 {
     layout room = {base, 0};
     int64_t tile = SLI_TILE * SLI_TILE, rows = SLI_TILE * job->width;
-    int64_t drawn = job->dropout->p > 0 ? tile : 0;
     int64_t heads = is_backward ? 1 : job->heads / job->key_heads;
     memset(w, 0, sizeof *w);
     w->queries = place(&room, rows);
     w->queries_transposed = place(&room, heads * rows);
     w->scores = place(&room, tile);
-    w->drawn = place(&room, drawn);
-    w->multipliers = place(&room, drawn);
+    if (job->dropout->p > 0) {
+        w->drawn = place(&room, tile);
+        w->multipliers = place(&room, tile);
+    }
     if (!is_backward) {
         w->largest = place(&room, heads * SLI_TILE);
         w->sums = place(&room, heads * SLI_TILE);
