@@ -197,7 +197,7 @@ static void replicas_of_processes_save_what_their_ranks_own(void **state)
     static small_record whole, part;
     scratch *dir = *state;
     for (int mode = 0; mode < 4; mode++) {
-        char directory[512], name[16];
+        char directory[512], name[32];
         sl_train_options options = split_options(dir);
         snprintf(name, sizeof name, "saved-%d", mode);
         snprintf(directory, sizeof directory, "%s", scratch_path(dir, name));
