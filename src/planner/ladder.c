@@ -13,13 +13,18 @@ static sl_module_profile mix(double a, const sl_module_profile *low, double b,
                                .output_bytes = a * low->output_bytes + b * high->output_bytes};
 }
 
+int sli_ladder_rung(int rungs, int64_t rows)
+{
+    int rung = 0;
+    while (rung + 1 < rungs && (int64_t)2 << rung <= rows)
+        rung++;
+    return rung;
+}
+
 void sli_ladder_times(sl_module_profile *const *ladder, int rungs, int modules, int64_t rows,
                       sl_module_profile *out)
 {
-    int low = 0;
-    while (low + 1 < rungs && (int64_t)2 << low <= rows)
-        low++;
-    int high = low + 1 < rungs ? low + 1 : low;
+    int low = sli_ladder_rung(rungs, rows), high = low + 1 < rungs ? low + 1 : low;
     double ratio = (double)rows / (double)((int64_t)1 << low), b = high > low ? ratio - 1 : 0,
            a = high > low ? 1 - b : ratio;
     for (int i = 0; i < modules; i++)

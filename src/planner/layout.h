@@ -93,6 +93,9 @@ typedef struct sli_layout_speed {
     bool hides_exchange;    /* gradients are exchanged while the devices compute */
 } sli_layout_speed;
 
+/* A ladder has rungs of 1, 2, 4 ... rows: the last one with at most so many. (ladder.c) */
+int sli_ladder_rung(int rungs, int64_t rows);
+
 /* The times of micro-batches of so many rows, from those of 1, 2, 4 ... rows,
  * ladder[rungs][modules]: what lies between is interpolated, what lies beyond in proportion.
  * (ladder.c) */

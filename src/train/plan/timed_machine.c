@@ -117,12 +117,13 @@ static void free_jobs(sli_device_job *jobs, int count)
 
 /* ---- Modules ------------------------------------------------------------------------------ */
 
-/* Puts a module's times into to[TIMES]. */
-static void list_times(const sl_module_profile *from, double *to)
+/* Puts a module's times into times[TIMES]. */
+static void list_times(const sl_module_profile *profile, double *times)
 {
-    const double times[TIMES] = {from->forward, from->backward, from->backward_input,
-                                 from->backward_weight};
-    memcpy(to, times, sizeof times);
+    times[0] = profile->forward;
+    times[1] = profile->backward;
+    times[2] = profile->backward_input;
+    times[3] = profile->backward_weight;
 }
 
 /* Of each module the medians of the slowest device. */
@@ -197,15 +198,6 @@ static sl_status time_rung(const timed_machine *machine, timed_devices *devices,
 
 /* ---- The ladder ---------------------------------------------------------------------------- */
 
-/* The last rung with at most so many rows. */
-static int find_rung(int64_t rows)
-{
-    int low = 0;
-    while (low + 1 < LADDER && (int64_t)2 << low <= rows)
-        low++;
-    return low;
-}
-
 /* The last of rungs 0 ... most that is timed; -1: none is. */
 static int last_timed(const timed_devices *devices, int most)
 {
@@ -253,7 +245,7 @@ static sl_status reach_rung(const timed_machine *machine, timed_devices *devices
 /* The rungs that such rows are interpolated from, of those that are timed. */
 static void find_rungs(const timed_devices *devices, int64_t rows, int *low, int *high)
 {
-    int found = find_rung(rows);
+    int found = sli_ladder_rung(LADDER, rows);
     *low = *high = last_timed(devices, found);
     if (*low == found && rows > (int64_t)1 << found && found + 1 < LADDER &&
         devices->ladder[found + 1].rounds.count > 0)
@@ -265,7 +257,7 @@ static sl_status time_modules(void *context, int count, int64_t rows, sl_module_
     timed_machine *machine = context;
     timed_devices *devices = find_devices(machine, count);
     sl_module_profile *times[LADDER] = {NULL};
-    int low = find_rung(rows), high;
+    int low = sli_ladder_rung(LADDER, rows), high;
     SL_TRY(reach_rung(machine, devices, low));
     if (rows > (int64_t)1 << low && low + 1 < LADDER)
         SL_TRY(reach_rung(machine, devices, low + 1));
