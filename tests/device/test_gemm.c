@@ -162,7 +162,7 @@ static void check_widened(sl_device *device, sli_gemm gemm, operands *o)
     gemm.b = o->b;
     gemm.c = o->c;
     check_ok(sli_device_gemm(device, &gemm));
-    if (__builtin_cpu_supports("avx512f") || sli_sgemm_is_slowed_by(512)) /* AVX2 */
+    if (__builtin_cpu_supports("avx512f") || sli_sgemm_is_slowed_by(512, true, 1)) /* AVX2 */
         assert_memory_equal(o->c, o->wide_c, MOST_ELEMENTS * sizeof(float));
     for (int i = 0; i < MOST_ELEMENTS; i++) /* others sum in another order */
         assert_true(fabsf(o->c[i] - o->wide_c[i]) <= 1e-7f * (float)gemm.k);
@@ -197,7 +197,8 @@ static float *create_rows(int64_t rows, int64_t columns, int64_t ld, uint32_t se
     return made;
 }
 
-/* Rows that lie 2 KiB apart, or a multiple of that, are copied before they are multiplied. */
+/* Rows are copied before they are multiplied where they lie a multiple of 2 KiB apart with AVX2, of
+ * 4, 8 or 32 KiB with AVX-512. */
 static void product_does_not_depend_on_the_distance_of_rows(void **state)
 {
     static const product products[] = {
@@ -207,9 +208,12 @@ static void product_does_not_depend_on_the_distance_of_rows(void **state)
         {.m = 1024, .n = 512, .k = 410, .transpose_a = true, .beta = 1},
         {.m = 512, .n = 300, .k = 512, .transpose_a = true, .transpose_b = true},
         {.m = 600, .n = 1536, .k = 300},
+        {.m = 60, .n = 2048, .k = 900},
+        {.m = 8192, .n = 24, .k = 410, .transpose_a = true, .beta = 1},
+        {.m = 40, .n = 8192, .k = 800, .transpose_a = true},
     };
     SCOPED(sl_device) *device = create_cpu(NULL);
-    if (!sli_sgemm_is_slowed_by(512)) {
+    if (!sli_sgemm_is_slowed_by(2048, false, 60)) {
         sl_device_destroy(&device);
         print_message("skipped: no distance slows this processor's products\n");
         skip();

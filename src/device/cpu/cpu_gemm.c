@@ -10,11 +10,13 @@
  *            to dense memory, from where the epilogue moves the panel into c, and narrow panels
  *            suit it.
  *
- * Products of bf16 are primitives' as well, of any layout and straight into c. Where oneDNN has
- * none that uses the processor's instructions, the product is f32's: each thread widens what its
- * panel of c needs of a and b, a step of the inner dimension at a time where dnnl_sgemm multiplies.
- * The products of two bf16 values are exact in f32, so only the order of the sums differs. Panels
- * of f32 whose rows lie at a distance that slows dnnl_sgemm are copied in the same steps.
+ * Products of bf16 are primitives' as well, of any layout and straight into c. Only where they are
+ * of tiles (AMX), which store into the far rows of a wide c at half the rate, is a panel of c that
+ * adds to nothing made in dense memory, and narrower. Where oneDNN has none that uses the
+ * processor's instructions, the product is f32's: each thread widens what its panel of c needs of a
+ * and b, a step of the inner dimension at a time where dnnl_sgemm multiplies. The products of two
+ * bf16 values are exact in f32, so only the order of the sums differs. Panels of f32 whose rows lie
+ * at a distance that slows dnnl_sgemm are copied in the same steps.
  *
  * Where a row's bits may not depend on the other rows, columns are cut by b alone, and a panel is
  * multiplied with a height that gives each of its rows the bits of any other (heights.h); where
@@ -34,6 +36,7 @@ static const panel_rule transposed_a_rule = {512, 528, 48, 192, 4};    /* a^T b,
 static const panel_rule transposed_b_rule = {352, 528, 104, 192, 4};   /* a b^T, dnnl_sgemm */
 static const panel_rule matmul_rule = {352, 192, 88, 48, 16};          /* a b^T, the primitive */
 static const panel_rule bf16_rule = {352, 1024, 88, 96, 4};            /* bf16: a b and a b^T */
+static const panel_rule bf16_tile_rule = {352, 256, 88, 96, 4};        /* the same, by tiles */
 static const panel_rule bf16_transposed_rule = {512, 1024, 64, 96, 4}; /* a^T b, a^T b^T */
 
 enum { ROW_GRAIN = 8, COLUMN_GRAIN = 16, MATMUL_LEAST_ROWS = 16 };
@@ -99,8 +102,10 @@ static void choose_panels(sli_gemm_job *job, const panel_rule *rule)
 static void choose_sgemm_panels(sli_gemm_job *job)
 {
     const sli_gemm *g = job->gemm;
-    bool copies_b = !g->transpose_b && sli_sgemm_is_slowed_by(g->ldb);
-    job->copies_a = g->transpose_a && !job->widens && sli_sgemm_is_slowed_by(g->lda);
+    int64_t m = sli_gemm_is_invariant(job) ? INT64_MAX : g->m;
+    bool copies_b = !g->transpose_b && sli_sgemm_is_slowed_by(g->ldb, g->transpose_a, m);
+    job->copies_a =
+        g->transpose_a && !job->widens && sli_sgemm_is_slowed_by(g->lda, g->transpose_a, m);
     job->copies_b = copies_b && !job->widens;
     if (g->transpose_a)
         choose_panels(job, &transposed_a_rule);
@@ -116,7 +121,6 @@ static bool suits_matmul(const sli_gemm_job *job)
             (g->lda == g->k && g->m >= MATMUL_LEAST_ROWS && g->m * g->n * g->k >= least_work));
 }
 
-/* An f32 panel is dense and apart from c; a bf16 panel lies within c, if it is not copied. */
 static sli_matmul_shape panel_shape(const sli_gemm_job *job, sli_height height, int64_t columns)
 {
     const sli_gemm *g = job->gemm;
@@ -132,7 +136,7 @@ static sli_matmul_shape panel_shape(const sli_gemm_job *job, sli_height height, 
         .a_step = g->transpose_a ? g->lda : 1,
         .b_row = g->transpose_b ? 1 : g->ldb,
         .b_step = g->transpose_b ? g->ldb : 1,
-        .ldc = sli_gemm_uses_bf16(job) && !height.is_copied ? g->ldc : columns,
+        .ldc = job->is_apart || height.is_copied ? columns : g->ldc,
     };
 }
 
@@ -162,9 +166,8 @@ void sli_gemm_set_floats(sli_gemm_job *job, int64_t scratch)
         job->copy_floats += sli_aligned_floats(distance_a * most);
     if (job->widens || job->copies_b)
         job->copy_floats += sli_aligned_floats(distance_b * most);
-    job->panel_floats = (job->use_matmul && !sli_gemm_uses_bf16(job)) || copies
-                            ? sli_aligned_floats(height * longest(&job->columns))
-                            : 0;
+    job->panel_floats =
+        job->is_apart || copies ? sli_aligned_floats(height * longest(&job->columns)) : 0;
     job->thread_floats = job->copy_floats + job->panel_floats + sli_aligned_floats(scratch);
 }
 
@@ -192,13 +195,14 @@ static void run_job(sli_gemm_job *job, sli_pool_task panel)
     sli_pool_run(job->cpu->pool, job->rows.count * job->columns.count, panel, job);
 }
 
-/* Copied panels differ in size from product to product, and blocks of all these sizes would stay
- * in the device's cache: they are in the device's scratch where it has the room. */
+/* Copied panels, and what bf16 products need, differ in size from product to product, and blocks of
+ * all these sizes would stay in the device's cache: they are in the device's scratch where it has
+ * the room. */
 static sl_status run_panels(sl_device *device, sli_gemm_job *job, sli_pool_task panel)
 {
     int64_t floats = job->thread_floats * device->threads;
-    bool copies = job->widens || job->copies_a || job->copies_b;
-    if (copies && floats <= SLI_SCRATCH_FLOATS) {
+    bool differs = job->gemm->bf16 || job->copies_a || job->copies_b;
+    if (differs && floats <= SLI_SCRATCH_FLOATS) {
         pthread_mutex_lock(&job->cpu->scratch_lock);
         job->workspace = job->cpu->scratch;
         run_job(job, panel);
@@ -214,10 +218,22 @@ static sl_status run_panels(sl_device *device, sli_gemm_job *job, sli_pool_task 
     return SL_OK;
 }
 
-/* Sets job->use_matmul if the product was done this way. */
-static sl_status try_matmul(sl_device *device, sli_gemm_job *job, const panel_rule *rule)
+static const panel_rule *choose_matmul_rule(const sli_gemm_job *job)
 {
-    choose_panels(job, rule);
+    if (!sli_gemm_uses_bf16(job))
+        return &matmul_rule;
+    if (job->gemm->transpose_a)
+        return &bf16_transposed_rule;
+    return sli_matmul_has_tiles() ? &bf16_tile_rule : &bf16_rule;
+}
+
+/* Sets job->use_matmul if the product was done this way. */
+static sl_status try_matmul(sl_device *device, sli_gemm_job *job)
+{
+    const sli_gemm *g = job->gemm;
+    job->is_apart =
+        !sli_gemm_uses_bf16(job) || (g->beta == 0 && !g->transpose_a && sli_matmul_has_tiles());
+    choose_panels(job, choose_matmul_rule(job));
     sli_matmul_lock(job->cpu->matmul);
     sl_status status;
     sli_pool_task panel = sli_gemm_uses_bf16(job) ? sli_bf16_panel : sli_matmul_panel;
@@ -226,6 +242,7 @@ static sl_status try_matmul(sl_device *device, sli_gemm_job *job, const panel_ru
     SL_TRY_OR_FAIL(sli_gemm_find_primitives(job));
     if (job->use_matmul)
         status = run_panels(device, job, panel);
+    job->is_apart = job->is_apart && job->use_matmul;
 fail:
     sli_matmul_unlock(job->cpu->matmul);
     return status;
@@ -237,11 +254,10 @@ sl_status sli_cpu_gemm(sl_device *device, const sli_gemm *arguments)
     atomic_init(&job.code, 0);
     bool is_bf16 = arguments->bf16 && arguments->k > 0;
     if (is_bf16 && device->has_bf16)
-        SL_TRY(
-            try_matmul(device, &job, arguments->transpose_a ? &bf16_transposed_rule : &bf16_rule));
+        SL_TRY(try_matmul(device, &job));
     job.widens = is_bf16 && !job.use_matmul;
     if ((!is_bf16 || job.widens) && suits_matmul(&job))
-        SL_TRY(try_matmul(device, &job, &matmul_rule));
+        SL_TRY(try_matmul(device, &job));
     if (!job.use_matmul) {
         choose_sgemm_panels(&job);
         SL_TRY(sli_gemm_find_heights(device, &job, sli_sgemm_panel));

@@ -18,6 +18,7 @@ typedef struct sli_gemm_job {
      * their primitives; else dnnl_sgemm. */
     sli_height heights[2][2];
     bool use_matmul;
+    bool is_apart; /* a panel of c is made in dense memory, and moved into c */
     const sli_matmul_primitive *sizes[2][2];
     /* [threads, thread_floats]: copies of panels of a and b, then a panel of c in f32, then the
      * primitive's scratch. */

@@ -107,7 +107,8 @@ static sl_status multiply_alike(const height_trials *trials, int64_t draw, sli_h
                         .copies_b = trials->job->copies_b,
                         .rows = {product.m, product.m, 1},
                         .columns = {product.n, product.n, 1},
-                        .use_matmul = trials->job->use_matmul};
+                        .use_matmul = trials->job->use_matmul,
+                        .is_apart = trials->job->is_apart};
     atomic_init(&job.code, 0);
     sli_gemm_multiply_own_rows(&job);
     sli_gemm_set_floats(&job, 0);

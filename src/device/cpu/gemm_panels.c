@@ -13,7 +13,7 @@ int64_t sli_gemm_inner_count(const sli_gemm_job *job, int64_t first)
 
 int64_t sli_gemm_copy_distance(int64_t columns)
 {
-    return sli_sgemm_is_slowed_by(columns) ? columns + 16 : columns;
+    return columns % 512 == 0 ? columns + 16 : columns;
 }
 
 static void store_error(sli_gemm_job *job, int code)
@@ -39,6 +39,7 @@ static const float *panel_of(const sli_gemm_job *job, const void *matrix, int64_
     if (!job->widens && !height.is_copied)
         return (const float *)matrix + first;
     float *to = *room;
+    assert(to);
     for (int64_t row = 0; row < rows.count; row++) {
         int64_t begin = first + row * *ld;
         sli_convert convert = {.from_bf16 = true,
@@ -95,7 +96,19 @@ typedef struct c_panel {
     float *scratch;
 } c_panel;
 
-/* A copied panel of c has what it adds to. */
+/* A panel that is made apart begins with what it adds to, where that is anything. */
+static void make_apart(const sli_gemm_job *job, c_panel *p)
+{
+    const sli_gemm *g = job->gemm;
+    size_t bytes = (size_t)p->columns.count * sizeof(float);
+    if (p->height.is_copied)
+        memset(p->apart, 0, (size_t)p->height.rows * bytes);
+    for (int64_t i = 0; g->beta != 0 && i < p->rows.count; i++)
+        memcpy(p->apart + i * p->columns.count, p->c + i * g->ldc, bytes);
+    p->c = p->apart;
+    p->ldc = p->columns.count;
+}
+
 static c_panel find_panel(const sli_gemm_job *job, int64_t index, int thread)
 {
     const sli_gemm *g = job->gemm;
@@ -112,14 +125,8 @@ static c_panel find_panel(const sli_gemm_job *job, int64_t index, int thread)
     p.room = job->workspace + thread * job->thread_floats;
     p.apart = p.room + job->copy_floats;
     p.scratch = p.apart + job->panel_floats;
-    if (!p.height.is_copied)
-        return p;
-    size_t bytes = (size_t)p.columns.count * sizeof(float);
-    memset(p.apart, 0, (size_t)p.height.rows * bytes);
-    for (int64_t i = 0; g->beta != 0 && i < p.rows.count; i++)
-        memcpy(p.apart + i * p.columns.count, p.c + i * g->ldc, bytes);
-    p.c = p.apart;
-    p.ldc = p.columns.count;
+    if (p.height.is_copied || job->is_apart)
+        make_apart(job, &p);
     return p;
 }
 
@@ -160,9 +167,7 @@ void sli_matmul_panel(void *argument, int64_t index, int thread)
     int64_t ld;
     const float *a = panel_of_a(job, p.rows, inner, p.height, &ld, &p.room);
     const float *b = panel_of_b(job, inner, p.columns, &ld, &p.room);
-    store_error(job, sli_matmul_run(job->cpu->matmul, p.size, thread, a, b, p.apart, p.scratch));
-    p.c = p.apart;
-    p.ldc = p.columns.count;
+    store_error(job, sli_matmul_run(job->cpu->matmul, p.size, thread, a, b, p.c, p.scratch));
     finish_panel(job, &p);
 }
 

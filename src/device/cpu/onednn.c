@@ -52,9 +52,13 @@ int64_t sli_sgemm_step(bool transpose_a)
     return transpose_a ? 192 : 256;
 }
 
-bool sli_sgemm_is_slowed_by(int64_t ld)
+bool sli_sgemm_is_slowed_by(int64_t ld, bool transpose_a, int64_t m)
 {
-    return ld % 512 == 0 && has_avx2_alone();
+    if (has_avx2_alone())
+        return ld % 512 == 0;
+    if (!has_isa(dnnl_cpu_isa_avx512_core))
+        return false;
+    return transpose_a ? ld % 8192 == 0 : ld % 2048 == 0 || (ld % 1024 == 0 && m > 176);
 }
 
 sl_status sli_sgemm_error(const char *who, const sli_sgemm_shape *shape, int code)
@@ -72,6 +76,11 @@ sl_status sli_sgemm_error(const char *who, const sli_sgemm_shape *shape, int cod
 /* ---- The matmul primitive --------------------------------------------------------------- */
 
 enum { PRIMITIVES = 128, MEMORIES = 4 };
+
+bool sli_matmul_has_tiles(void)
+{
+    return has_isa(dnnl_cpu_isa_avx512_core_amx);
+}
 
 /* What one thread passes to a primitive: its memories are pointed at new data at each run. */
 typedef struct thread_call {

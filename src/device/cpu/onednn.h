@@ -30,10 +30,11 @@ int sli_sgemm(const sli_sgemm_shape *shape, const float *a, const float *b, floa
  * rest. */
 int64_t sli_sgemm_step(bool transpose_a);
 
-/* Whether dnnl_sgemm takes twice as long where rows along k of an operand (of a^T or of b) lie at
- * this distance. With AVX2 and without AVX-512 it reads such panels where they are, and rows that
- * are a multiple of 2 KiB apart share few places of the first cache. */
-bool sli_sgemm_is_slowed_by(int64_t ld);
+/* Whether dnnl_sgemm takes up to 2.7 times as long where rows along k of an operand (of a^T, or of
+ * b in a product of m rows) lie at this distance, in which they share few places of a cache. With
+ * AVX2 alone it reads such panels where they are; with AVX-512, those of b in a product a b. Few
+ * rows do not repay the copy, unless the distance is worse. */
+bool sli_sgemm_is_slowed_by(int64_t ld, bool transpose_a, int64_t m);
 
 /* SL_OK for 0; else the error, with a sentence. */
 sl_status sli_sgemm_error(const char *who, const sli_sgemm_shape *shape, int code);
@@ -42,6 +43,9 @@ sl_status sli_sgemm_error(const char *who, const sli_sgemm_shape *shape, int cod
 
 typedef struct sli_matmul sli_matmul;                     /* a device's primitives */
 typedef struct sli_matmul_primitive sli_matmul_primitive; /* one of them */
+
+/* Whether products of bf16 use AMX. */
+bool sli_matmul_has_tiles(void);
 
 /* `threads`: how many may run a primitive at once. */
 sl_status sli_matmul_create(int threads, sli_matmul **out);
