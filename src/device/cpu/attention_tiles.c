@@ -24,8 +24,10 @@
  *                1    (1)  (0)   3    2
  *                2    (2)  (1)  (0)   3
  *                3    (3)  (2)  (1)  (0) */
+#include "device/cpu/amx.h"
 #include "device/cpu/cpu_attention.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -40,6 +42,7 @@ static int64_t whole_vectors(int64_t count)
 static void copy_rows(const float *from, int64_t ld, int64_t count, int64_t d, int64_t rows,
                       int64_t width, float *to)
 {
+    assert(to);
     for (int64_t i = 0; i < count; i++)
         memcpy(to + i * width, from + i * ld, (size_t)d * sizeof *to);
     for (int64_t i = 0; i < count && d < width; i++)
@@ -198,22 +201,29 @@ static sli_triangle triangle_of(const sli_attention_job *job, const sli_score_ti
     return job->causal && tile->distance == 0 ? diagonal : SLI_WHOLE;
 }
 
+static void multiply(const sli_attention_job *job, const sli_small_product *product)
+{
+    if (job->uses_tiles)
+        sli_amx_product(product);
+    else
+        job->kernels->small_product(product);
+}
+
 /* scores [keys, lanes] = rows [keys, width] times transposed [d, lanes]. */
 static void multiply_keys(const sli_attention_job *job, const sli_score_tile *tile,
                           const float *rows, const float *transposed, float *scores)
 {
-    job->kernels->small_product(
-        &(sli_small_product){.m = tile->keys,
-                             .n = tile->lanes,
-                             .k = job->head_width,
-                             .a = rows,
-                             .a_row = job->width,
-                             .a_step = 1,
-                             .b = transposed,
-                             .ldb = tile->lanes,
-                             .c = scores,
-                             .ldc = tile->lanes,
-                             .triangle = triangle_of(job, tile, SLI_C_UPPER)});
+    multiply(job, &(sli_small_product){.m = tile->keys,
+                                       .n = tile->lanes,
+                                       .k = job->head_width,
+                                       .a = rows,
+                                       .a_row = job->width,
+                                       .a_step = 1,
+                                       .b = transposed,
+                                       .ldb = tile->lanes,
+                                       .c = scores,
+                                       .ldc = tile->lanes,
+                                       .triangle = triangle_of(job, tile, SLI_C_UPPER)});
 }
 
 /* to [queries, width] = or += the transpose of scores [keys, lanes] times rows [keys, width]. */
@@ -221,38 +231,36 @@ static void sum_over_keys(const sli_attention_job *job, const sli_score_tile *ti
                           int64_t query_count, const float *scores, const float *rows, bool adds,
                           float *to)
 {
-    job->kernels->small_product(
-        &(sli_small_product){.m = query_count,
-                             .n = job->width,
-                             .k = tile->keys,
-                             .a = scores,
-                             .a_row = 1,
-                             .a_step = tile->lanes,
-                             .b = rows,
-                             .ldb = job->width,
-                             .c = to,
-                             .ldc = job->width,
-                             .triangle = triangle_of(job, tile, SLI_A_LOWER),
-                             .adds = adds});
+    multiply(job, &(sli_small_product){.m = query_count,
+                                       .n = job->width,
+                                       .k = tile->keys,
+                                       .a = scores,
+                                       .a_row = 1,
+                                       .a_step = tile->lanes,
+                                       .b = rows,
+                                       .ldb = job->width,
+                                       .c = to,
+                                       .ldc = job->width,
+                                       .triangle = triangle_of(job, tile, SLI_A_LOWER),
+                                       .adds = adds});
 }
 
 /* to [keys, width] += scores [keys, lanes] times rows [queries, width]. */
 static void sum_over_queries(const sli_attention_job *job, const sli_score_tile *tile,
                              int64_t query_count, const float *scores, const float *rows, float *to)
 {
-    job->kernels->small_product(
-        &(sli_small_product){.m = tile->keys,
-                             .n = job->width,
-                             .k = query_count,
-                             .a = scores,
-                             .a_row = tile->lanes,
-                             .a_step = 1,
-                             .b = rows,
-                             .ldb = job->width,
-                             .c = to,
-                             .ldc = job->width,
-                             .triangle = triangle_of(job, tile, SLI_A_UPPER),
-                             .adds = true});
+    multiply(job, &(sli_small_product){.m = tile->keys,
+                                       .n = job->width,
+                                       .k = query_count,
+                                       .a = scores,
+                                       .a_row = tile->lanes,
+                                       .a_step = 1,
+                                       .b = rows,
+                                       .ldb = job->width,
+                                       .c = to,
+                                       .ldc = job->width,
+                                       .triangle = triangle_of(job, tile, SLI_A_UPPER),
+                                       .adds = true});
 }
 
 /* ---- Forward ---------------------------------------------------------------------------- */

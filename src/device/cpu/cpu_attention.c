@@ -11,6 +11,7 @@
  * where D, the sum of P M d(P M) over a row, equals the sum of O dO over it: O already carries the
  * dropout. (Dao et al., "FlashAttention", 2022, appendix B.) */
 #include "device/cpu/cpu_attention.h"
+#include "device/cpu/amx.h"
 
 #include <math.h>
 
@@ -269,13 +270,19 @@ static sl_status attend_to_short_rows(sli_attention_job *job, int64_t tasks, int
     return sli_sgemm_error("attention", &shape, atomic_load(&job->code));
 }
 
+static bool uses_tiles(sl_device *device, bool bf16, int64_t head_width)
+{
+    return bf16 && device->has_bf16 && sli_cpu(device)->has_tiles && head_width <= SLI_AMX_MOST;
+}
+
 /* What the arguments of forward and backward both have. */
 #define COMMON_FIELDS(device_, arguments)                                                          \
     .device = (device_), .kernels = sli_cpu(device_)->kernels, .samples = (arguments)->samples,    \
     .positions = (arguments)->positions, .heads = (arguments)->heads,                              \
     .key_heads = (arguments)->key_heads, .head_width = (arguments)->head_width,                    \
     .first_query = (arguments)->first_query, .room = (arguments)->room,                            \
-    .causal = (arguments)->causal, .qkv = (arguments)->qkv, .dropout = &(arguments)->dropout
+    .causal = (arguments)->causal, .qkv = (arguments)->qkv, .dropout = &(arguments)->dropout,      \
+    .uses_tiles = uses_tiles(device_, (arguments)->bf16, (arguments)->head_width)
 
 sl_status sli_cpu_attention(sl_device *device, const sli_attention *arguments)
 {

@@ -65,6 +65,7 @@ typedef struct sli_cpu_device {
     sl_device base;
     sli_pool *pool;
     const sli_cpu_kernels *kernels;
+    bool has_tiles; /* products of bf16 by AMX */
     sli_memory_bound own_bound;
     sli_memory_cache *memory;
     sli_matmul *matmul;

@@ -195,14 +195,12 @@ static void run_job(sli_gemm_job *job, sli_pool_task panel)
     sli_pool_run(job->cpu->pool, job->rows.count * job->columns.count, panel, job);
 }
 
-/* Copied panels, and what bf16 products need, differ in size from product to product, and blocks of
- * all these sizes would stay in the device's cache: they are in the device's scratch where it has
- * the room. */
+/* Panels differ in size from product to product, and blocks of all these sizes would stay in the
+ * device's cache: they are in the device's scratch where it has the room. */
 static sl_status run_panels(sl_device *device, sli_gemm_job *job, sli_pool_task panel)
 {
     int64_t floats = job->thread_floats * device->threads;
-    bool differs = job->gemm->bf16 || job->copies_a || job->copies_b;
-    if (differs && floats <= SLI_SCRATCH_FLOATS) {
+    if (floats <= SLI_SCRATCH_FLOATS) {
         pthread_mutex_lock(&job->cpu->scratch_lock);
         job->workspace = job->cpu->scratch;
         run_job(job, panel);
@@ -224,7 +222,7 @@ static const panel_rule *choose_matmul_rule(const sli_gemm_job *job)
         return &matmul_rule;
     if (job->gemm->transpose_a)
         return &bf16_transposed_rule;
-    return sli_matmul_has_tiles() ? &bf16_tile_rule : &bf16_rule;
+    return job->cpu->has_tiles ? &bf16_tile_rule : &bf16_rule;
 }
 
 /* Sets job->use_matmul if the product was done this way. */
@@ -232,7 +230,7 @@ static sl_status try_matmul(sl_device *device, sli_gemm_job *job)
 {
     const sli_gemm *g = job->gemm;
     job->is_apart =
-        !sli_gemm_uses_bf16(job) || (g->beta == 0 && !g->transpose_a && sli_matmul_has_tiles());
+        !sli_gemm_uses_bf16(job) || (g->beta == 0 && !g->transpose_a && job->cpu->has_tiles);
     choose_panels(job, choose_matmul_rule(job));
     sli_matmul_lock(job->cpu->matmul);
     sl_status status;

@@ -33,7 +33,7 @@ static void add_bias(int64_t count, float *to, const float *from, const float *b
         for (int64_t i = 0; i < count; i++)
             to[i] = from[i] + bias[i];
     } else if (to != from) {
-        memcpy(to, from, (size_t)count * sizeof *to);
+        copy_floats(count, to, from);
     }
 }
 
@@ -51,8 +51,7 @@ void SLI_OF_ISA(sli_epilogue)(const sli_gemm *gemm, const float *from, int64_t l
             add_bias(count, c, from + (row - first_row) * ld + start,
                      gemm->bias ? gemm->bias + column : NULL);
             if (gemm->preactivation)
-                memcpy(gemm->preactivation + row * gemm->ldc + column, c,
-                       (size_t)count * sizeof *c);
+                copy_floats(count, gemm->preactivation + row * gemm->ldc + column, c);
             apply_activation(gemm->activation, count, c);
             if (m.dropout) {
                 const float *restrict mask = masks_get(&m, row, column, count);

@@ -42,6 +42,20 @@ typedef int32_t int_vector __attribute__((vector_size(VECTOR_BYTES), aligned(4),
 #define SLI_ELEMENTWISE _Pragma("GCC ivdep")
 #endif
 
+/* Vector by vector: compilers make a short memcpy of unknown length a string instruction, which
+ * takes several times as long. */
+static inline void copy_floats(int64_t count, float *to, const float *from)
+{
+    int64_t whole = count - count % WIDTH;
+    for (int64_t i = 0; i < whole; i += WIDTH) {
+        vector values = *(const vector *)(from + i);
+        __asm__("" : "+X"(values)); /* else the loop becomes a memcpy */
+        *(vector *)(to + i) = values;
+    }
+    for (int64_t i = whole; i < count; i++)
+        to[i] = from[i];
+}
+
 /* Asks for 32 floats of memory that will soon be written. A store must otherwise wait until its
  * line has come, and a kernel that stores a row at once fills the processor's queue of them. */
 static inline void expect_writes(const float *to)
