@@ -10,7 +10,7 @@ for network in "unshare -n" "unshare -rn" ""; do
 done
 [ -n "$network" ] || { echo "skipped: there is no network namespace"; exit 77; }
 $network /usr/bin/python3 - "$program" <<'END'
-import fcntl, json, os, re, signal, socket, struct, subprocess, sys, time
+import errno, fcntl, json, os, re, signal, socket, struct, subprocess, sys, time
 
 program = sys.argv[1]
 started = []
@@ -101,8 +101,8 @@ def check_broken(server, page):
                 to.sendall(request)
                 to.shutdown(socket.SHUT_WR)
                 answer = to.recv(100)
-            except (BrokenPipeError, ConnectionResetError):
-                pass
+            except OSError as error:  # the server has closed it
+                assert error.errno in (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN), error
         assert answer == b"" or re.match(rb"HTTP/1\.1 4\d\d ", answer), (request[:50], answer)
     assert server.ask(b"GET " + page) == [200]
 
