@@ -72,7 +72,7 @@ static bool can_multiply(void)
 {
     SCOPED(sl_device) *device = NULL;
     check_ok(sl_device_create_cpu(1, &device));
-    bool can = sli_cpu(device)->has_tiles;
+    bool can = sli_cpu(device)->has_amx;
     if (!can)
         print_message("skipped: the processor has no AMX\n");
     return can;

@@ -5,10 +5,11 @@
  *   b  blocks [16 pairs of terms][16 columns][2 terms] */
 #include "device/cpu/amx.h"
 
+#include <assert.h>
+
 #ifdef __AMX_BF16__
 #include "device/cpu/ranges.h"
 
-#include <assert.h>
 #include <immintrin.h>
 #include <stdint.h>
 #include <sys/syscall.h>
@@ -28,7 +29,7 @@ typedef struct operand {
     int64_t steps;
 } operand;
 
-bool sli_amx_is_usable(void)
+bool sli_amx_request(void)
 {
     enum { ARCH_REQ_XCOMP_PERM = 0x1023, TILE_DATA = 18 }; /* asm/prctl.h, and the manual */
     return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILE_DATA) == 0;
@@ -132,6 +133,8 @@ static void configure_tiles(void)
         config.bytes_of_row[i] = BLOCK * sizeof(float);
         config.rows[i] = BLOCK;
     }
+    /* GCC 12's intrinsics do not say that they read the configuration, nor the operands. */
+    __asm__ volatile("" : : "r"(&config) : "memory");
     _tile_loadconfig(&config);
 }
 
@@ -221,7 +224,7 @@ void sli_amx_product(const sli_small_product *p)
 }
 
 #else
-bool sli_amx_is_usable(void)
+bool sli_amx_request(void)
 {
     return false;
 }
@@ -229,5 +232,6 @@ bool sli_amx_is_usable(void)
 void sli_amx_product(const sli_small_product *p)
 {
     (void)p;
+    assert(false);
 }
 #endif

@@ -270,9 +270,9 @@ static sl_status attend_to_short_rows(sli_attention_job *job, int64_t tasks, int
     return sli_sgemm_error("attention", &shape, atomic_load(&job->code));
 }
 
-static bool uses_tiles(sl_device *device, bool bf16, int64_t head_width)
+static bool uses_amx(sl_device *device, bool bf16, int64_t head_width)
 {
-    return bf16 && device->has_bf16 && sli_cpu(device)->has_tiles && head_width <= SLI_AMX_MOST;
+    return bf16 && device->has_bf16 && sli_cpu(device)->has_amx && head_width <= SLI_AMX_MOST;
 }
 
 /* What the arguments of forward and backward both have. */
@@ -282,7 +282,7 @@ static bool uses_tiles(sl_device *device, bool bf16, int64_t head_width)
     .key_heads = (arguments)->key_heads, .head_width = (arguments)->head_width,                    \
     .first_query = (arguments)->first_query, .room = (arguments)->room,                            \
     .causal = (arguments)->causal, .qkv = (arguments)->qkv, .dropout = &(arguments)->dropout,      \
-    .uses_tiles = uses_tiles(device_, (arguments)->bf16, (arguments)->head_width)
+    .uses_amx = uses_amx(device_, (arguments)->bf16, (arguments)->head_width)
 
 sl_status sli_cpu_attention(sl_device *device, const sli_attention *arguments)
 {
@@ -301,7 +301,8 @@ sl_status sli_cpu_attention_backward(sl_device *device, const sli_attention_back
                              .to = arguments->grad_qkv,
                              /* Only read by backward. */
                              .log_sum_exp = (float *)arguments->log_sum_exp};
-    if (job.positions > SLI_TILE)
+    /* With the products that forward had, whose sums log_sum_exp holds. */
+    if (job.positions > SLI_TILE || (device->batch_invariant && job.uses_amx))
         return sli_attend_in_tiles_backward(&job);
     return attend_to_short_rows(&job, job.samples * job.key_heads, 2, backward_key_head);
 }

@@ -23,7 +23,7 @@ typedef struct sli_attention_job {
     float *out_dot_grad; /* of long rows, backward: sums of out times its gradient, as log_sum_exp
                             lies */
     int64_t out_dot_grad_floats;
-    bool uses_tiles;  /* of long rows: products of bf16 by AMX */
+    bool uses_amx;    /* of long rows: products of bf16 by AMX */
     bool own_kernels; /* of short rows: they multiply */
     int64_t ld;       /* of short rows: row distance of scores */
     int64_t width;    /* of long rows: head_width in whole vectors */

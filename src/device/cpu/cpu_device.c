@@ -166,7 +166,7 @@ static sl_status fill_device(sli_cpu_device *cpu, const sli_cpu_options *options
     SL_TRY(sli_debug_contains("memory", &debug));
     cpu->base.isa = cpu->kernels->isa;
     cpu->base.has_bf16 = has_bf16(cpu->kernels);
-    cpu->has_tiles = cpu->base.has_bf16 && sli_matmul_has_tiles() && sli_amx_is_usable();
+    cpu->has_amx = cpu->base.has_bf16 && sli_matmul_has_amx() && sli_amx_request();
     cpu->base.has_batch_invariance = true;
     cpu->base.threads = options->threads;
     cpu->base.first_core = options->cores ? options->cores[0] : -1;

@@ -65,13 +65,13 @@ typedef struct sli_cpu_device {
     sl_device base;
     sli_pool *pool;
     const sli_cpu_kernels *kernels;
-    bool has_tiles; /* products of bf16 by AMX */
+    bool has_amx; /* products of bf16 by AMX */
     sli_memory_bound own_bound;
     sli_memory_cache *memory;
     sli_matmul *matmul;
     sli_heights heights;
-    /* Partial sums, or widened panels, of one kernel: [SLI_SCRATCH_FLOATS]. A kernel that uses it
-     * holds the lock. */
+    /* Partial sums, or a product's panels, of one kernel: [SLI_SCRATCH_FLOATS]. A kernel that uses
+     * it holds the lock. */
     pthread_mutex_t scratch_lock;
     float *scratch;
 } sli_cpu_device;

@@ -36,7 +36,7 @@ static const panel_rule transposed_a_rule = {512, 528, 48, 192, 4};    /* a^T b,
 static const panel_rule transposed_b_rule = {352, 528, 104, 192, 4};   /* a b^T, dnnl_sgemm */
 static const panel_rule matmul_rule = {352, 192, 88, 48, 16};          /* a b^T, the primitive */
 static const panel_rule bf16_rule = {352, 1024, 88, 96, 4};            /* bf16: a b and a b^T */
-static const panel_rule bf16_tile_rule = {352, 256, 88, 96, 4};        /* the same, by tiles */
+static const panel_rule bf16_amx_rule = {352, 256, 88, 96, 4};         /* the same, by AMX */
 static const panel_rule bf16_transposed_rule = {512, 1024, 64, 96, 4}; /* a^T b, a^T b^T */
 
 enum { ROW_GRAIN = 8, COLUMN_GRAIN = 16, MATMUL_LEAST_ROWS = 16 };
@@ -104,8 +104,7 @@ static void choose_sgemm_panels(sli_gemm_job *job)
     const sli_gemm *g = job->gemm;
     int64_t m = sli_gemm_is_invariant(job) ? INT64_MAX : g->m;
     bool copies_b = !g->transpose_b && sli_sgemm_is_slowed_by(g->ldb, g->transpose_a, m);
-    job->copies_a =
-        g->transpose_a && !job->widens && sli_sgemm_is_slowed_by(g->lda, g->transpose_a, m);
+    job->copies_a = g->transpose_a && !job->widens && sli_sgemm_is_slowed_by(g->lda, true, m);
     job->copies_b = copies_b && !job->widens;
     if (g->transpose_a)
         choose_panels(job, &transposed_a_rule);
@@ -222,7 +221,7 @@ static const panel_rule *choose_matmul_rule(const sli_gemm_job *job)
         return &matmul_rule;
     if (job->gemm->transpose_a)
         return &bf16_transposed_rule;
-    return job->cpu->has_tiles ? &bf16_tile_rule : &bf16_rule;
+    return job->cpu->has_amx ? &bf16_amx_rule : &bf16_rule;
 }
 
 /* Sets job->use_matmul if the product was done this way. */
@@ -230,7 +229,7 @@ static sl_status try_matmul(sl_device *device, sli_gemm_job *job)
 {
     const sli_gemm *g = job->gemm;
     job->is_apart =
-        !sli_gemm_uses_bf16(job) || (g->beta == 0 && !g->transpose_a && job->cpu->has_tiles);
+        !sli_gemm_uses_bf16(job) || (g->beta == 0 && !g->transpose_a && job->cpu->has_amx);
     choose_panels(job, choose_matmul_rule(job));
     sli_matmul_lock(job->cpu->matmul);
     sl_status status;

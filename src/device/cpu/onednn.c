@@ -35,6 +35,18 @@ int sli_sgemm(const sli_sgemm_shape *shape, const float *a, const float *b, floa
     return 0;
 }
 
+void sli_sgemm_load(void)
+{
+    enum { SIZE = 8 }; /* a vector would be multiplied by other kernels */
+    float ones[SIZE * SIZE] = {1}, product[SIZE * SIZE];
+    sli_sgemm_shape shape = {
+        .m = SIZE, .n = SIZE, .k = SIZE, .lda = SIZE, .ldb = SIZE, .ldc = SIZE};
+    for (int transpose = 0; transpose < 2; transpose++) {
+        shape.transpose_a = transpose;
+        (void)sli_sgemm(&shape, ones, ones, 0, product); /* a product in earnest has the error */
+    }
+}
+
 static bool has_isa(dnnl_cpu_isa_t isa)
 {
     return ((unsigned)dnnl_get_effective_cpu_isa() & (unsigned)isa) == (unsigned)isa;
@@ -58,7 +70,9 @@ bool sli_sgemm_is_slowed_by(int64_t ld, bool transpose_a, int64_t m)
         return ld % 512 == 0;
     if (!has_isa(dnnl_cpu_isa_avx512_core))
         return false;
-    return transpose_a ? ld % 8192 == 0 : ld % 2048 == 0 || (ld % 1024 == 0 && m > 176);
+    if (transpose_a)
+        return ld % 8192 == 0;
+    return ld % 2048 == 0 || (ld % 1024 == 0 && m > 176);
 }
 
 sl_status sli_sgemm_error(const char *who, const sli_sgemm_shape *shape, int code)
@@ -77,7 +91,7 @@ sl_status sli_sgemm_error(const char *who, const sli_sgemm_shape *shape, int cod
 
 enum { PRIMITIVES = 128, MEMORIES = 4 };
 
-bool sli_matmul_has_tiles(void)
+bool sli_matmul_has_amx(void)
 {
     return has_isa(dnnl_cpu_isa_avx512_core_amx);
 }

@@ -32,9 +32,12 @@ int64_t sli_sgemm_step(bool transpose_a);
 
 /* Whether dnnl_sgemm takes up to 2.7 times as long where rows along k of an operand (of a^T, or of
  * b in a product of m rows) lie at this distance, in which they share few places of a cache. With
- * AVX2 alone it reads such panels where they are; with AVX-512, those of b in a product a b. Few
- * rows do not repay the copy, unless the distance is worse. */
+ * AVX2 alone: multiples of 2 KiB. With AVX-512: of 8 KiB in a product a b, which reads b in place,
+ * or of 4 KiB where enough rows repay the copy; of 32 KiB in a^T b. */
 bool sli_sgemm_is_slowed_by(int64_t ld, bool transpose_a, int64_t m);
+
+/* Makes the library compile its kernels, some MB of memory, as the first product does. */
+void sli_sgemm_load(void);
 
 /* SL_OK for 0; else the error, with a sentence. */
 sl_status sli_sgemm_error(const char *who, const sli_sgemm_shape *shape, int code);
@@ -45,7 +48,7 @@ typedef struct sli_matmul sli_matmul;                     /* a device's primitiv
 typedef struct sli_matmul_primitive sli_matmul_primitive; /* one of them */
 
 /* Whether products of bf16 use AMX. */
-bool sli_matmul_has_tiles(void);
+bool sli_matmul_has_amx(void);
 
 /* `threads`: how many may run a primitive at once. */
 sl_status sli_matmul_create(int threads, sli_matmul **out);

@@ -2,6 +2,7 @@
  * and what would help the first of them. */
 #include "core/error.h"
 #include "core/usable_memory.h"
+#include "device/cpu/onednn.h"
 #include "text/rows.h"
 #include "train/loop/run.h"
 #include "train/plan/search_machine.h"
@@ -102,6 +103,7 @@ static sl_status read_data(const sl_plan_search_options *options, sl_train_optio
     sl_run *run;
     sl_train_options one = *out;
     *document_tokens = 0;
+    sli_sgemm_load();
     *process_bytes = (int64_t)sli_resident_memory_with_files();
     if (!one.data)
         return SL_OK;

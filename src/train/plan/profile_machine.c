@@ -4,6 +4,7 @@
 #include "core/host.h"
 #include "core/json.h"
 #include "core/usable_memory.h"
+#include "device/cpu/onednn.h"
 #include "nn/module.h"
 #include "planner/cluster.h"
 #include "sluice/app/plan.h"
@@ -106,6 +107,7 @@ static sl_status time_memory(measured *m)
 
 static sl_status measure(measured *m)
 {
+    sli_sgemm_load();
     const uint64_t before = sli_resident_memory_with_files(), files = sli_resident_files();
     bool is_measured;
     SL_TRY(sl_transformer_lm_create(&m->run->model, &m->model));
