@@ -142,7 +142,7 @@ def report(case, times, ended):
     name = case.get("model") or f"emsize {case['emsize']}"
     layers = f", {case['nlayers']} layers" if "nlayers" in case else ""
     rows = f", {case['batch']} × {case['bptt']} tokens" if "model" in case else ""
-    print(f"| {name}{layers}{rows} | a step | beside sluice in the same precision |\n"
+    print(f"\n| {name}{layers}{rows} | a step | beside sluice in the same precision |\n"
           "|---|---|---|")
     for name, values in times.items():
         ours = times["sluice, bf16" if name.endswith("bf16") else "sluice"]
