@@ -88,25 +88,25 @@ static void transpose_pairs(__m512i v[BLOCK])
         v[i] = t[i];
 }
 
-static void copy_rows_of_a(const sli_small_product *p, operand *to)
+static void copy_rows_of_a(const sli_small_product *p, operand *copy)
 {
     for (int64_t i = 0; i < sli_divide_up(p->m, BLOCK) * BLOCK; i++)
-        for (int64_t step = 0; step < to->steps; step++) {
+        for (int64_t step = 0; step < copy->steps; step++) {
             int64_t k = step * STEP, left = i < p->m ? p->k - k : 0;
             const float *from = p->a + i * p->a_row + k;
-            uint16_t *row = to->blocks[i / BLOCK * to->steps + step] + i % BLOCK * STEP;
+            uint16_t *row = copy->blocks[i / BLOCK * copy->steps + step] + i % BLOCK * STEP;
             _mm512_store_si512(row, to_bf16(load(from, left), load(from + BLOCK, left - BLOCK)));
         }
 }
 
 /* Of a matrix [k, columns], whose rows are a sum's terms. */
 static void copy_terms(const float *from, int64_t ld, int64_t k, int64_t columns, bool transposes,
-                       operand *to)
+                       operand *copy)
 {
     for (int64_t i = 0; i < columns; i += BLOCK)
-        for (int64_t step = 0; step < to->steps; step++) {
+        for (int64_t step = 0; step < copy->steps; step++) {
             __m512i pairs[BLOCK];
-            uint16_t *block = to->blocks[i / BLOCK * to->steps + step];
+            uint16_t *block = copy->blocks[i / BLOCK * copy->steps + step];
             for (int64_t pair = 0; pair < BLOCK; pair++) {
                 int64_t term = step * STEP + 2 * pair;
                 const float *row = from + term * ld + i;

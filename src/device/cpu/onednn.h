@@ -31,7 +31,7 @@ int sli_sgemm(const sli_sgemm_shape *shape, const float *a, const float *b, floa
 int64_t sli_sgemm_step(bool transpose_a);
 
 /* Whether dnnl_sgemm takes up to 2.7 times as long where rows along k of an operand (of a^T, or of
- * b in a product of m rows) lie at this distance, in which they share few places of a cache. With
+ * b in a product of m rows) lie at this distance, at which they fall on few places of a cache. With
  * AVX2 alone: multiples of 2 KiB. With AVX-512: of 8 KiB in a product a b, which reads b in place,
  * or of 4 KiB where enough rows repay the copy; of 32 KiB in a^T b. */
 bool sli_sgemm_is_slowed_by(int64_t ld, bool transpose_a, int64_t m);
