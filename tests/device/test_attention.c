@@ -467,9 +467,57 @@ static void thousands_of_positions_match_the_reference(void **state)
         print_message("with a sanitizer, sequences are shorter by a factor of %d\n", SHORTER);
 }
 
+/* Backward has forward's products: of short rows with large scores too, the probabilities that it
+ * computes again from them and log_sum_exp add up to 1. With gradients of 1, a value's gradient is
+ * the sum of its probabilities. */
+static void probabilities_of_backward_are_those_of_forward(void **state)
+{
+    enum { TOKENS = 40, COLUMNS = 64, QKV_COLUMNS = 3 * COLUMNS };
+    float *qkv = malloc(sizeof(float) * TOKENS * QKV_COLUMNS),
+          *grad = malloc(sizeof(float) * TOKENS * QKV_COLUMNS);
+    float out[TOKENS * COLUMNS], ones[TOKENS * COLUMNS], log_sum_exp[TOKENS];
+    sl_device *device;
+    assert_true(qkv && grad);
+    check_ok(sl_device_create_cpu(1, &device));
+    check_ok(sl_device_set_batch_invariant(device, true));
+    for (int i = 0; i < TOKENS * QKV_COLUMNS; i++)
+        qkv[i] = 6 * sinf((float)(i * i % 1009));
+    for (int i = 0; i < TOKENS * COLUMNS; i++)
+        ones[i] = 1;
+    check_ok(sli_device_attention(device, &(sli_attention){.samples = 1,
+                                                           .positions = TOKENS,
+                                                           .heads = 1,
+                                                           .head_width = COLUMNS,
+                                                           .causal = true,
+                                                           .bf16 = true,
+                                                           .qkv = qkv,
+                                                           .out = out,
+                                                           .log_sum_exp = log_sum_exp}));
+    check_ok(
+        sli_device_attention_backward(device, &(sli_attention_backward){.samples = 1,
+                                                                        .positions = TOKENS,
+                                                                        .heads = 1,
+                                                                        .head_width = COLUMNS,
+                                                                        .causal = true,
+                                                                        .bf16 = true,
+                                                                        .qkv = qkv,
+                                                                        .out = out,
+                                                                        .log_sum_exp = log_sum_exp,
+                                                                        .grad_out = ones,
+                                                                        .grad_qkv = grad}));
+    double sum = 0;
+    for (int i = 0; i < TOKENS; i++)
+        sum += grad[i * QKV_COLUMNS + 2 * COLUMNS];
+    assert_float_equal(sum, TOKENS, 0.005 * TOKENS);
+    sl_device_destroy(&device);
+    free(qkv);
+    free(grad);
+}
+
 int attention_tests(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(probabilities_of_backward_are_those_of_forward),
         cmocka_unit_test(later_queries_attend_as_they_do_among_all),
         cmocka_unit_test(key_heads_divide_the_heads),
         cmocka_unit_test(large_scores_choose_the_key_of_the_largest),
