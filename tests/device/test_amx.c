@@ -1,12 +1,14 @@
 /* Products of tiles against plain loops, of whole numbers so small that every sum is exact. */
+#include "core/bf16.h"
 #include "device/cpu/amx.h"
 #include "device/cpu/cpu_device.h"
+#include "device/cpu/ranges.h"
 #include "support/check.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST = SLI_AMX_MOST * (SLI_TILE + SLI_AMX_ROWS), DRAWS = 400 };
+enum { MOST = SLI_AMX_MOST * (SLI_TILE + SLI_AMX_BLOCK), DRAWS = 400 };
 
 typedef struct matrices {
     float a[MOST], b[MOST], c[MOST], expected[MOST];
@@ -102,11 +104,90 @@ static void product_is_that_of_plain_loops(void **state)
         skip();
 }
 
+/* ---- Of any size --------------------------------------------------------------------------- */
+
+enum { MOST_ROWS = 2 * SLI_AMX_STRIP, MOST_TERMS = 1100, MOST_VALUES = MOST_ROWS * MOST_TERMS };
+
+/* Small whole numbers, in f32 and in bf16, whose products have exact sums. */
+typedef struct numbers {
+    float f32[MOST_VALUES];
+    uint16_t bf16[MOST_VALUES];
+} numbers;
+
+static void draw_numbers(uint32_t *state, numbers *to)
+{
+    for (int64_t i = 0; i < MOST_VALUES; i++) {
+        to->f32[i] = (float)(draw(state, 17) - 8);
+        to->bf16[i] = sli_bf16_from_f32(to->f32[i]);
+    }
+}
+
+static sli_amx_matrix draw_matrix(uint32_t *state, const numbers *from, int64_t rows, int64_t terms)
+{
+    bool is_bf16 = draw(state, 2), has_term_rows = draw(state, 2);
+    int64_t least = has_term_rows ? rows : terms,
+            most = MOST_VALUES / (has_term_rows ? terms : rows);
+    return (sli_amx_matrix){is_bf16 ? (const void *)from->bf16 : from->f32, is_bf16, has_term_rows,
+                            least + draw(state, 1 + (most - least) % 40)};
+}
+
+static float element(const numbers *of, const sli_amx_matrix *matrix, int64_t row, int64_t term)
+{
+    return of->f32[matrix->has_term_rows ? term * matrix->ld + row : row * matrix->ld + term];
+}
+
+static void check_multiplication(uint32_t *state, const numbers *a, const numbers *b, float *c,
+                                 uint16_t *room)
+{
+    int64_t m = 1 + draw(state, MOST_ROWS), n = 1 + draw(state, MOST_ROWS);
+    int64_t k = 1 + draw(state, MOST_TERMS), ld = sli_divide_up(n, 16) * 16 + 16 * draw(state, 2);
+    sli_amx_multiplication p = {.n = n, .k = k, .adds = draw(state, 2), .room = room};
+    p.a = draw_matrix(state, a, m, k);
+    p.b = draw_matrix(state, b, n, k);
+    for (int64_t i = 0; i < (m + SLI_AMX_BLOCK) * ld; i++)
+        c[i] = (float)draw(state, 100);
+    float first = (float)draw(state, 100);
+    c[0] = first;
+    sli_amx_begin(&p);
+    for (int64_t row = 0; row < m; row += SLI_AMX_STRIP)
+        sli_amx_multiply(&p, row, sli_smaller(m - row, SLI_AMX_STRIP), c + row * ld, ld);
+    sli_amx_end();
+    for (int64_t drawn = 0; drawn < 200; drawn++) {
+        int64_t i = drawn ? draw(state, m) : 0, j = drawn ? draw(state, n) : 0;
+        float sum = 0;
+        for (int64_t term = 0; term < k; term++)
+            sum += element(a, &p.a, i, term) * element(b, &p.b, j, term);
+        if (drawn && p.adds)
+            continue; /* what c was is known of its first element */
+        assert_true(c[i * ld + j] == sum + (p.adds ? first : 0));
+    }
+}
+
+static void multiplication_is_that_of_plain_loops(void **state)
+{
+    if (!can_multiply())
+        skip();
+    enum { ROUNDS = 60, MOST_C = (MOST_ROWS + SLI_AMX_STRIP) * (MOST_ROWS + 32) };
+    numbers *a = malloc(sizeof *a), *b = malloc(sizeof *b);
+    float *c = malloc(MOST_C * sizeof *c);
+    uint16_t *room = aligned_alloc(64, (size_t)sli_amx_room(MOST_ROWS, MOST_TERMS) * sizeof *room);
+    uint32_t seed = 21;
+    assert_true(a && b && c && room);
+    draw_numbers(&seed, a);
+    draw_numbers(&seed, b);
+    for (int i = 0; i < ROUNDS; i++)
+        check_multiplication(&seed, a, b, c, room);
+    free(a);
+    free(b);
+    free(c);
+    free(room);
+}
+
 static void elements_are_rounded_to_the_nearest_even(void **state)
 {
     if (!can_multiply())
         skip();
-    float a[1] = {1}, b[SLI_SMALL_LEAST], c[SLI_AMX_ROWS * SLI_SMALL_LEAST];
+    float a[1] = {1}, b[SLI_SMALL_LEAST], c[SLI_AMX_BLOCK * SLI_SMALL_LEAST];
     for (int i = 0; i < SLI_SMALL_LEAST; i++)
         b[i] = 1 + (float)i / 512; /* bf16 has multiples of 1 / 128 here */
     sli_amx_product(&(sli_small_product){.m = 1,
@@ -129,6 +210,7 @@ int amx_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(product_is_that_of_plain_loops),
+        cmocka_unit_test(multiplication_is_that_of_plain_loops),
         cmocka_unit_test(elements_are_rounded_to_the_nearest_even),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

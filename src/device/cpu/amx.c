@@ -1,33 +1,37 @@
-/* c [m, n] of 16 x 16 blocks, whose sums stay in tile registers. Both operands are rounded and
- * copied in the order in which tiles want them, STEP terms of a sum at a time:
+/* c [m, n] of 16 x 16 blocks, 2 x 2 of which are summed in tile registers at a time. Both operands
+ * are copied in the order in which tiles want them:
  *
  *   a  blocks [16 rows][32 terms]
- *   b  blocks [16 pairs of terms][16 columns][2 terms] */
+ *   b  blocks [16 pairs of terms][16 rows][2 terms]
+ *
+ * b is copied once, and should stay in the L2 cache. Of a, a strip of rows is copied at a time,
+ * TERMS terms of it: two blocks of rows stay in the L1 cache while all of b passes them, and longer
+ * pieces of what terms are rows of are read at once than two blocks have. */
 #include "device/cpu/amx.h"
 
-#include <assert.h>
-
-#ifdef __AMX_BF16__
 #include "device/cpu/ranges.h"
 
-#include <immintrin.h>
+#include <assert.h>
 #include <stdint.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 enum {
-    BLOCK = SLI_AMX_ROWS, /* rows and columns */
-    STEP = 2 * BLOCK,     /* terms */
+    BLOCK = SLI_AMX_BLOCK,
+    STEP = 2 * BLOCK, /* terms of a block */
     BLOCK_VALUES = BLOCK * STEP,
-    BLOCKS = (SLI_TILE / BLOCK) * (SLI_AMX_MOST / STEP), /* of an operand at most */
-    TOGETHER = 4                                         /* blocks of c in registers */
+    TERMS = 512
 };
 
-/* Block (i, step), of rows or columns from 16 i on, is the (i * steps + step)th. */
-typedef struct operand {
-    _Alignas(64) uint16_t blocks[BLOCKS][BLOCK_VALUES];
-    int64_t steps;
-} operand;
+int64_t sli_amx_room(int64_t n, int64_t k)
+{
+    int64_t steps_of_b = sli_divide_up(k, STEP), steps_of_a = sli_smaller(steps_of_b, TERMS / STEP);
+    return (sli_divide_up(n, BLOCK) * steps_of_b + SLI_AMX_STRIP / BLOCK * steps_of_a) *
+           BLOCK_VALUES;
+}
+
+#ifdef __AMX_BF16__
+#include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 bool sli_amx_request(void)
 {
@@ -37,30 +41,23 @@ bool sli_amx_request(void)
 
 /* ---- Copies ----------------------------------------------------------------------------- */
 
-/* The first `count` of 16 numbers, then zeros. */
-static __m512 load(const float *from, int64_t count)
-{
-    if (count <= 0)
-        return _mm512_setzero_ps();
-    return _mm512_maskz_loadu_ps(count < BLOCK ? (__mmask16)((1u << count) - 1) : 0xffff, from);
-}
-
 static __m512i to_bf16(__m512 first, __m512 second)
 {
     return (__m512i)_mm512_cvtne2ps_pbh(second, first);
 }
 
-/* Pairs of the numbers of two rows: (first[0], second[0]), (first[1], second[1]) … */
-static __m512i pairs_of(__m512 first, __m512 second)
+/* STEP elements from `at` on, zeros where the mask has none. */
+static inline __m512i load_row(const sli_amx_matrix *from, bool is_bf16, int64_t at, __mmask32 mask)
 {
-    const __m512i order =
-        _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
-                         21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-    return _mm512_permutexvar_epi16(order, to_bf16(first, second));
+    const float *wide = (const float *)from->values + at;
+    if (is_bf16)
+        return _mm512_maskz_loadu_epi16(mask, (const uint16_t *)from->values + at);
+    return to_bf16(_mm512_maskz_loadu_ps((__mmask16)mask, wide),
+                   _mm512_maskz_loadu_ps((__mmask16)(mask >> BLOCK), wide + BLOCK));
 }
 
 /* Of 16 x 16 pairs. */
-static void transpose_pairs(__m512i v[BLOCK])
+static inline void transpose_pairs(__m512i v[BLOCK])
 {
     __m512i t[BLOCK];
     for (int i = 0; i < BLOCK; i += 2) {
@@ -88,36 +85,87 @@ static void transpose_pairs(__m512i v[BLOCK])
         v[i] = t[i];
 }
 
-static void copy_rows_of_a(const sli_small_product *p, operand *copy)
+static __mmask32 mask_of(int64_t count)
 {
-    for (int64_t i = 0; i < sli_divide_up(p->m, BLOCK) * BLOCK; i++)
-        for (int64_t step = 0; step < copy->steps; step++) {
-            int64_t k = step * STEP, left = i < p->m ? p->k - k : 0;
-            const float *from = p->a + i * p->a_row + k;
-            uint16_t *row = copy->blocks[i / BLOCK * copy->steps + step] + i % BLOCK * STEP;
-            _mm512_store_si512(row, to_bf16(load(from, left), load(from + BLOCK, left - BLOCK)));
-        }
+    return count < STEP ? (1U << sli_larger(count, 0)) - 1 : 0xffffffff;
 }
 
-/* Of a matrix [k, columns], whose rows are a sum's terms. */
-static void copy_terms(const float *from, int64_t ld, int64_t k, int64_t columns, bool transposes,
-                       operand *copy)
+static inline void store_block(__m512i v[BLOCK], bool transposes, uint16_t *to)
 {
-    for (int64_t i = 0; i < columns; i += BLOCK)
-        for (int64_t step = 0; step < copy->steps; step++) {
-            __m512i pairs[BLOCK];
-            uint16_t *block = copy->blocks[i / BLOCK * copy->steps + step];
-            for (int64_t pair = 0; pair < BLOCK; pair++) {
-                int64_t term = step * STEP + 2 * pair;
-                const float *row = from + term * ld + i;
-                pairs[pair] = pairs_of(load(row, term < k ? columns - i : 0),
-                                       load(row + ld, term + 1 < k ? columns - i : 0));
+    if (transposes)
+        transpose_pairs(v);
+    for (int64_t i = 0; i < BLOCK; i++)
+        _mm512_store_si512(to + i * STEP, v[i]);
+}
+
+/* What a copy is made of: `rows` rows and `terms` terms from the first ones on. */
+typedef struct part {
+    const sli_amx_matrix *of;
+    int64_t first_row, rows, first_term, terms;
+    bool is_a;
+} part;
+
+/* The block from (row, term) of the part on, of a matrix whose rows lie in memory one by one. */
+static inline void copy_rows(const part *p, bool is_bf16, int64_t row, int64_t term, uint16_t *to)
+{
+    __m512i v[BLOCK];
+    int64_t at = (p->first_row + row) * p->of->ld + p->first_term + term;
+    __mmask32 mask = mask_of(p->terms - term);
+    for (int64_t i = 0; i < BLOCK; i++)
+        v[i] = load_row(p->of, is_bf16, at + i * p->of->ld, row + i < p->rows ? mask : 0);
+    store_block(v, !p->is_a, to);
+}
+
+/* The same where terms do, and the block of the next rows, which the same cache lines have. */
+static inline void copy_terms(const part *p, bool is_bf16, int64_t row, int64_t term, uint16_t *to,
+                              uint16_t *next)
+{
+    static const uint16_t order[2 * STEP] = {0,  32, 1,  33, 2,  34, 3,  35, 4,  36, 5,  37, 6,
+                                             38, 7,  39, 8,  40, 9,  41, 10, 42, 11, 43, 12, 44,
+                                             13, 45, 14, 46, 15, 47, 16, 48, 17, 49, 18, 50, 19,
+                                             51, 20, 52, 21, 53, 22, 54, 23, 55, 24, 56, 25, 57,
+                                             26, 58, 27, 59, 28, 60, 29, 61, 30, 62, 31, 63};
+    const __m512i first_half = _mm512_loadu_si512(order),
+                  second_half = _mm512_loadu_si512(order + STEP);
+    __m512i v[BLOCK], w[BLOCK];
+    int64_t ld = p->of->ld, at = (p->first_term + term) * ld + p->first_row + row;
+    __mmask32 mask = mask_of(p->rows - row);
+    for (int64_t pair = 0; pair < BLOCK; pair++) {
+        int64_t i = 2 * pair;
+        __m512i a = load_row(p->of, is_bf16, at + i * ld, term + i < p->terms ? mask : 0);
+        __m512i b = load_row(p->of, is_bf16, at + (i + 1) * ld, term + i + 1 < p->terms ? mask : 0);
+        v[pair] = _mm512_permutex2var_epi16(a, first_half, b);
+        w[pair] = _mm512_permutex2var_epi16(a, second_half, b);
+    }
+    store_block(v, p->is_a, to);
+    if (next)
+        store_block(w, p->is_a, next);
+}
+
+/* Block (i, step), of rows from 16 i and terms from 32 step on, is the (i * steps + step)th of the
+ * copy. */
+static inline void copy_part(const part *p, bool is_bf16, uint16_t *to)
+{
+    int64_t steps = sli_divide_up(p->terms, STEP), next = steps * BLOCK_VALUES;
+    if (p->of->has_term_rows)
+        for (int64_t term = 0; term < p->terms; term += STEP)
+            for (int64_t row = 0; row < p->rows; row += 2 * BLOCK) {
+                uint16_t *block = to + row / BLOCK * next + term * BLOCK;
+                copy_terms(p, is_bf16, row, term, block,
+                           row + BLOCK < p->rows ? block + next : NULL);
             }
-            if (transposes)
-                transpose_pairs(pairs);
-            for (int64_t row = 0; row < BLOCK; row++)
-                _mm512_store_si512(block + row * STEP, pairs[row]);
-        }
+    else
+        for (int64_t row = 0; row < p->rows; row += BLOCK)
+            for (int64_t term = 0; term < p->terms; term += STEP)
+                copy_rows(p, is_bf16, row, term, to + row / BLOCK * next + term * BLOCK);
+}
+
+static void copy_operand(const part *p, uint16_t *to)
+{
+    if (p->of->is_bf16)
+        copy_part(p, true, to);
+    else
+        copy_part(p, false, to);
 }
 
 /* ---- Products of tiles ------------------------------------------------------------------ */
@@ -133,100 +181,183 @@ static void configure_tiles(void)
         config.bytes_of_row[i] = BLOCK * sizeof(float);
         config.rows[i] = BLOCK;
     }
-    /* GCC 12's intrinsics do not say that they read the configuration, nor the operands. */
+    /* GCC 12's intrinsic does not say that it reads the configuration. */
     __asm__ volatile("" : : "r"(&config) : "memory");
     _tile_loadconfig(&config);
 }
 
-/* Adds a's block times each of `count` blocks of b, which are `distance` blocks apart. */
-static void add_products(const uint16_t *a, const uint16_t *b, int64_t distance, int64_t count)
+/* 2 x 2 blocks of c, or 1 x 2, 2 x 1, 1 x 1: in the tiles 0 and 1, and below them 2 and 3. */
+typedef struct few_blocks {
+    bool has_second_row, has_second_column;
+    const uint16_t *a, *b;            /* the first block's first step */
+    int64_t second_of_a, second_of_b; /* how many values further that of the second lies */
+    int64_t steps;
+    float *c;
+    int64_t ldc;
+} few_blocks;
+
+static void load_sums(const few_blocks *s)
+{
+    size_t row_bytes = (size_t)s->ldc * sizeof *s->c;
+    float *second = s->c + BLOCK * s->ldc;
+    _tile_loadd(0, s->c, row_bytes);
+    if (s->has_second_column)
+        _tile_loadd(1, s->c + BLOCK, row_bytes);
+    if (s->has_second_row)
+        _tile_loadd(2, second, row_bytes);
+    if (s->has_second_row && s->has_second_column)
+        _tile_loadd(3, second + BLOCK, row_bytes);
+}
+
+static void store_sums(const few_blocks *s)
+{
+    size_t row_bytes = (size_t)s->ldc * sizeof *s->c;
+    float *second = s->c + BLOCK * s->ldc;
+    _tile_stored(0, s->c, row_bytes);
+    if (s->has_second_column)
+        _tile_stored(1, s->c + BLOCK, row_bytes);
+    if (s->has_second_row)
+        _tile_stored(2, second, row_bytes);
+    if (s->has_second_row && s->has_second_column)
+        _tile_stored(3, second + BLOCK, row_bytes);
+}
+
+static void add_products(const few_blocks *s)
 {
     enum { ROW_BYTES = STEP * sizeof(uint16_t) };
-    int64_t values = distance * BLOCK_VALUES;
-    _tile_loadd(4, a, ROW_BYTES);
-    _tile_loadd(5, b, ROW_BYTES);
-    _tile_dpbf16ps(0, 4, 5);
-    if (count < 2)
-        return;
-    _tile_loadd(6, b + values, ROW_BYTES);
-    _tile_dpbf16ps(1, 4, 6);
-    if (count < 3)
-        return;
-    _tile_loadd(5, b + 2 * values, ROW_BYTES);
-    _tile_dpbf16ps(2, 4, 5);
-    if (count < TOGETHER)
-        return;
-    _tile_loadd(6, b + 3 * values, ROW_BYTES);
-    _tile_dpbf16ps(3, 4, 6);
+    for (int64_t step = 0; step < s->steps; step++) {
+        const uint16_t *a = s->a + step * BLOCK_VALUES, *b = s->b + step * BLOCK_VALUES;
+        _tile_loadd(4, a, ROW_BYTES);
+        _tile_stream_loadd(6, b, ROW_BYTES);
+        _tile_dpbf16ps(0, 4, 6);
+        if (s->has_second_column) {
+            _tile_stream_loadd(7, b + s->second_of_b, ROW_BYTES);
+            _tile_dpbf16ps(1, 4, 7);
+        }
+        if (s->has_second_row) {
+            _tile_loadd(5, a + s->second_of_a, ROW_BYTES);
+            _tile_dpbf16ps(2, 5, 6);
+            if (s->has_second_column)
+                _tile_dpbf16ps(3, 5, 7);
+        }
+    }
 }
 
-static void load_sums(const sli_small_product *p, const float *c, int64_t count)
+/* A strip's copy of a. */
+typedef struct strip {
+    int64_t block, blocks; /* its first row's number in c, and how many it has */
+    int64_t row;           /* the block that is multiplied */
+    int64_t first, steps;  /* of the terms' */
+    const uint16_t *copy;
+} strip;
+
+/* c's blocks in b's block `column` and the next, without the steps in which a is 0. */
+static void multiply_few_blocks(const sli_amx_multiplication *p, const strip *a, const uint16_t *b,
+                                int64_t column, bool adds, float *c, int64_t ldc)
 {
-    size_t row_bytes = (size_t)p->ldc * sizeof *c;
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-    if (!p->adds)
-        return;
-    _tile_loadd(0, c, row_bytes);
-    if (count > 1)
-        _tile_loadd(1, c + BLOCK, row_bytes);
-    if (count > 2)
-        _tile_loadd(2, c + 2 * BLOCK, row_bytes);
-    if (count > 3)
-        _tile_loadd(3, c + 3 * BLOCK, row_bytes);
+    int64_t first = p->triangle == SLI_A_UPPER ? (a->block + a->row) * BLOCK / STEP : 0;
+    int64_t end = p->triangle == SLI_A_LOWER ? (a->block + a->row) * BLOCK / STEP + 1 : a->steps;
+    int64_t steps_of_b = sli_divide_up(p->k, STEP);
+    few_blocks sums = {.has_second_row = a->row + 1 < a->blocks,
+                       .has_second_column = (column + 1) * BLOCK < p->n,
+                       .a = a->copy + (a->row * a->steps + first) * BLOCK_VALUES,
+                       .b = b + (column * steps_of_b + a->first + first) * BLOCK_VALUES,
+                       .second_of_a = a->steps * BLOCK_VALUES,
+                       .second_of_b = steps_of_b * BLOCK_VALUES,
+                       .steps = sli_smaller(end, a->steps) - first,
+                       .c = c + a->row * BLOCK * ldc + column * BLOCK,
+                       .ldc = ldc};
+    if (adds) {
+        load_sums(&sums);
+    } else {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+    }
+    add_products(&sums);
+    store_sums(&sums);
 }
 
-static void store_sums(const sli_small_product *p, float *c, int64_t count)
+static uint16_t *copy_of_b(const sli_amx_multiplication *p)
 {
-    size_t row_bytes = (size_t)p->ldc * sizeof *c;
-    _tile_stored(0, c, row_bytes);
-    if (count > 1)
-        _tile_stored(1, c + BLOCK, row_bytes);
-    if (count > 2)
-        _tile_stored(2, c + 2 * BLOCK, row_bytes);
-    if (count > 3)
-        _tile_stored(3, c + 3 * BLOCK, row_bytes);
+    return p->room + sli_amx_room(0, p->k);
 }
 
-/* `count` blocks of c from block (row, column) on, without the steps in which a is 0. */
-static void multiply_blocks(const sli_small_product *p, const operand *a, const operand *b,
-                            int64_t row, int64_t column, int64_t count)
+void sli_amx_begin(const sli_amx_multiplication *p)
 {
-    int64_t first = p->triangle == SLI_A_UPPER ? row * BLOCK / STEP : 0;
-    int64_t end = p->triangle == SLI_A_LOWER ? row * BLOCK / STEP + 1 : a->steps;
-    float *c = p->c + row * BLOCK * p->ldc + column * BLOCK;
-    load_sums(p, c, count);
-    for (int64_t step = first; step < sli_smaller(end, a->steps); step++)
-        add_products(a->blocks[row * a->steps + step], b->blocks[column * b->steps + step],
-                     b->steps, count);
-    store_sums(p, c, count);
+    copy_operand(&(part){&p->b, 0, p->n, 0, p->k, false}, copy_of_b(p));
+    configure_tiles();
+}
+
+void sli_amx_end(void)
+{
+    _tile_release();
+}
+
+void sli_amx_multiply(const sli_amx_multiplication *p, int64_t first_row, int64_t rows, float *c,
+                      int64_t ldc)
+{
+    const uint16_t *b = copy_of_b(p);
+    assert(p->triangle == SLI_WHOLE || p->k <= TERMS);
+    for (int64_t term = 0; term < p->k; term += TERMS) {
+        int64_t terms = sli_smaller(p->k - term, TERMS);
+        strip a = {.block = first_row / BLOCK,
+                   .blocks = sli_divide_up(rows, BLOCK),
+                   .first = term / STEP,
+                   .steps = sli_divide_up(terms, STEP),
+                   .copy = p->room};
+        copy_operand(&(part){&p->a, first_row, rows, term, terms, true}, p->room);
+        __asm__ volatile("" : : : "memory"); /* nor do GCC 12's loads of tiles */
+        for (a.row = 0; a.row < a.blocks; a.row += 2)
+            for (int64_t column = p->triangle == SLI_C_UPPER ? a.block + a.row : 0;
+                 column * BLOCK < p->n; column += 2)
+                multiply_few_blocks(p, &a, b, column, p->adds || term > 0, c, ldc);
+    }
 }
 
 void sli_amx_product(const sli_small_product *p)
 {
-    operand a, b;
-    a.steps = b.steps = sli_divide_up(p->k, STEP);
+    _Alignas(64) uint16_t room[(SLI_TILE + SLI_AMX_STRIP) * SLI_AMX_MOST];
+    bool is_transposed = p->a_step != 1;
     assert(p->m <= SLI_TILE && p->n % BLOCK == 0);
     assert(sli_smaller(p->n, p->k) <= SLI_TILE && sli_larger(p->n, p->k) <= SLI_AMX_MOST);
-    if (p->a_step == 1)
-        copy_rows_of_a(p, &a);
-    else
-        copy_terms(p->a, p->a_step, p->k, p->m, true, &a);
-    copy_terms(p->b, p->ldb, p->k, p->n, false, &b);
-    configure_tiles();
-    for (int64_t row = 0; row < sli_divide_up(p->m, BLOCK); row++)
-        for (int64_t column = p->triangle == SLI_C_UPPER ? row : 0; column < p->n / BLOCK;
-             column += TOGETHER)
-            multiply_blocks(p, &a, &b, row, column, sli_smaller(TOGETHER, p->n / BLOCK - column));
-    _tile_release();
+    sli_amx_multiplication product = {.n = p->n,
+                                      .k = p->k,
+                                      .a = {p->a, false, is_transposed,
+                                            is_transposed ? p->a_step : p->a_row},
+                                      .b = {p->b, false, true, p->ldb},
+                                      .triangle = p->triangle,
+                                      .adds = p->adds,
+                                      .room = room};
+    sli_amx_begin(&product);
+    for (int64_t row = 0; row < p->m; row += SLI_AMX_STRIP)
+        sli_amx_multiply(&product, row, sli_smaller(p->m - row, SLI_AMX_STRIP), p->c + row * p->ldc,
+                         p->ldc);
+    sli_amx_end();
 }
 
 #else
 bool sli_amx_request(void)
 {
     return false;
+}
+
+void sli_amx_begin(const sli_amx_multiplication *product)
+{
+    (void)product;
+    assert(false);
+}
+
+void sli_amx_end(void)
+{
+}
+
+void sli_amx_multiply(const sli_amx_multiplication *product, int64_t first_row, int64_t rows,
+                      float *c, int64_t ldc)
+{
+    (void)product, (void)first_row, (void)rows, (void)c, (void)ldc;
+    assert(false);
 }
 
 void sli_amx_product(const sli_small_product *p)

@@ -70,13 +70,14 @@ typedef struct sli_cpu_device {
     sli_memory_cache *memory;
     sli_matmul *matmul;
     sli_heights heights;
-    /* Partial sums, or a product's panels, of one kernel: [SLI_SCRATCH_FLOATS]. A kernel that uses
-     * it holds the lock. */
+    /* Partial sums of one kernel, SLI_SCRATCH_FLOATS at most, or a product's panels. A kernel that
+     * uses it holds the lock. */
     pthread_mutex_t scratch_lock;
     float *scratch;
+    int64_t scratch_floats;
 } sli_cpu_device;
 
-enum { SLI_SCRATCH_FLOATS = 1024 * 1024 };
+enum { SLI_SCRATCH_FLOATS = 1024 * 1024, SLI_PANEL_FLOATS = 448 * 1024 /* of a thread */ };
 
 static inline sli_cpu_device *sli_cpu(sl_device *device)
 {

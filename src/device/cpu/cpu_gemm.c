@@ -10,19 +10,24 @@
  *            to dense memory, from where the epilogue moves the panel into c, and narrow panels
  *            suit it.
  *
- * Products of bf16 are primitives' as well, of any layout and straight into c. Only where they are
- * of tiles (AMX), which store into the far rows of a wide c at half the rate, is a panel of c that
- * adds to nothing made in dense memory, and narrower. Where oneDNN has none that uses the
- * processor's instructions, the product is f32's: each thread widens what its panel of c needs of a
- * and b, a step of the inner dimension at a time where dnnl_sgemm multiplies. The products of two
- * bf16 values are exact in f32, so only the order of the sums differs. Panels of f32 whose rows lie
- * at a distance that slows dnnl_sgemm are copied in the same steps.
+ * Products of bf16 are primitives' as well, of any layout and straight into c. Where oneDNN has
+ * none that uses the processor's instructions, the product is f32's: each thread widens what its
+ * panel of c needs of a and b, a step of the inner dimension at a time where dnnl_sgemm multiplies.
+ * The products of two bf16 values are exact in f32, so only the order of the sums differs. Panels
+ * of f32 whose rows lie at a distance that slows dnnl_sgemm are copied in the same steps.
+ *
+ * On processors with AMX, products of bf16 are our own (amx.h). Only a b^T of few rows stays a
+ * primitive's, into dense memory: tiles are stored into the far rows of a wide c at half the rate.
  *
  * Where a row's bits may not depend on the other rows, columns are cut by b alone, and a panel is
  * multiplied with a height that gives each of its rows the bits of any other (heights.h); where
  * that is more than its rows, rows of zeros are added to a copy of them. The distance of a's and
  * c's rows decides nothing. */
 #include "device/cpu/cpu_gemm.h"
+
+#include "device/cpu/amx.h"
+
+#include <assert.h>
 
 /* The size of panels, unless that makes fewer than `fewest`; then down to the least size. */
 typedef struct panel_rule {
@@ -199,7 +204,7 @@ static void run_job(sli_gemm_job *job, sli_pool_task panel)
 static sl_status run_panels(sl_device *device, sli_gemm_job *job, sli_pool_task panel)
 {
     int64_t floats = job->thread_floats * device->threads;
-    if (floats <= SLI_SCRATCH_FLOATS) {
+    if (floats <= job->cpu->scratch_floats) {
         pthread_mutex_lock(&job->cpu->scratch_lock);
         job->workspace = job->cpu->scratch;
         run_job(job, panel);
@@ -227,9 +232,7 @@ static const panel_rule *choose_matmul_rule(const sli_gemm_job *job)
 /* Sets job->use_matmul if the product was done this way. */
 static sl_status try_matmul(sl_device *device, sli_gemm_job *job)
 {
-    const sli_gemm *g = job->gemm;
-    job->is_apart =
-        !sli_gemm_uses_bf16(job) || (g->beta == 0 && !g->transpose_a && job->cpu->has_amx);
+    job->is_apart = !sli_gemm_uses_bf16(job) || (job->gemm->beta == 0 && job->cpu->has_amx);
     choose_panels(job, choose_matmul_rule(job));
     sli_matmul_lock(job->cpu->matmul);
     sl_status status;
@@ -245,11 +248,67 @@ fail:
     return status;
 }
 
+/* At most `count` ranges, of whole pairs of tiles. */
+static sli_ranges divide_evenly(int64_t total, int64_t count)
+{
+    enum { GRAIN = 2 * SLI_AMX_BLOCK };
+    return sli_ranges_of(total, sli_divide_up(sli_divide_up(total, count), GRAIN) * GRAIN);
+}
+
+/* Panels for AMX, which may depend on the number of threads: they do not change the bits. Each
+ * copies its columns of b once, and its rows of a; so they are large. Where they do not come out
+ * even, columns are divided further, unless they get narrow; then rows. b's copy is as deep as the
+ * L2 cache takes. */
+static void choose_amx_panels(sli_gemm_job *job)
+{
+    enum { ROWS = 1024, FEW_ROWS = 256, COLUMNS = 576, FEW_COLUMNS = 384, LEAST_COLUMNS = 64 };
+    enum { TERMS = 512, MOST_OF_B = 600 * 1024 };
+    const sli_gemm *g = job->gemm;
+    int64_t rows = sli_larger(1, (g->m + ROWS / 2) / ROWS);
+    int64_t columns = sli_larger(1, (g->n + COLUMNS / 2) / COLUMNS);
+    int64_t threads = sli_smaller(job->cpu->base.threads, g->m * g->n * g->k / least_work);
+    if (threads > 1 && rows * columns % threads != 0) {
+        int64_t more_columns = sli_divide_up(columns, threads) * threads;
+        if (g->n < more_columns * FEW_COLUMNS && g->m >= threads * FEW_ROWS)
+            rows = sli_divide_up(rows, threads) * threads;
+        else
+            columns = sli_smaller(more_columns, sli_larger(1, g->n / LEAST_COLUMNS));
+    }
+    job->rows = divide_evenly(g->m, rows);
+    job->columns = divide_evenly(g->n, columns);
+    int64_t terms = sli_larger(TERMS, MOST_OF_B / job->columns.size / TERMS * TERMS);
+    job->terms = divide_evenly(g->k, sli_divide_up(g->k, terms));
+    sli_gemm_multiply_own_rows(job);
+}
+
+static sl_status multiply_by_amx(sl_device *device, sli_gemm_job *job)
+{
+    job->uses_amx = true;
+    choose_amx_panels(job);
+    job->copy_floats = sli_aligned_floats(sli_amx_room(job->columns.size, job->terms.size) / 2);
+    job->panel_floats = SLI_AMX_STRIP * job->columns.size;
+    job->thread_floats = job->copy_floats + job->panel_floats;
+    assert(job->thread_floats <= SLI_PANEL_FLOATS);
+    return run_panels(device, job, sli_amx_panel);
+}
+
+/* oneDNN's primitives for a b^T of few rows use AMX as well, and take b without a copy in the L2
+ * cache. */
+static bool suits_amx(const sli_gemm_job *job)
+{
+    enum { FEW_ROWS = 256 };
+    const sli_gemm *g = job->gemm;
+    return job->cpu->has_amx &&
+           (sli_gemm_is_invariant(job) || g->transpose_a || !g->transpose_b || g->m > FEW_ROWS);
+}
+
 sl_status sli_cpu_gemm(sl_device *device, const sli_gemm *arguments)
 {
     sli_gemm_job job = {.cpu = sli_cpu(device), .gemm = arguments};
     atomic_init(&job.code, 0);
     bool is_bf16 = arguments->bf16 && arguments->k > 0;
+    if (is_bf16 && device->has_bf16 && suits_amx(&job))
+        return multiply_by_amx(device, &job);
     if (is_bf16 && device->has_bf16)
         SL_TRY(try_matmul(device, &job));
     job.widens = is_bf16 && !job.use_matmul;

@@ -1,6 +1,8 @@
 /* One panel of a product: what it reads, by oneDNN, and the epilogue. */
 #include "device/cpu/cpu_gemm.h"
 
+#include "device/cpu/amx.h"
+
 #include <assert.h>
 #include <string.h>
 
@@ -195,4 +197,47 @@ void sli_bf16_panel(void *argument, int64_t index, int thread)
     const uint16_t *b = (const uint16_t *)g->b + p.columns.first * (g->transpose_b ? g->ldb : 1);
     store_error(job, sli_matmul_run(job->cpu->matmul, p.size, thread, a, b, p.c, p.scratch));
     finish_panel(job, &p);
+}
+
+/* Rows of a matrix from `first` on, each with a sum's terms. */
+static sli_amx_matrix rows_of(const void *matrix, bool has_term_rows, int64_t ld, int64_t first,
+                              int64_t first_term)
+{
+    int64_t at = has_term_rows ? first_term * ld + first : first * ld + first_term;
+    return (sli_amx_matrix){(const uint16_t *)matrix + at, true, has_term_rows, ld};
+}
+
+/* The panel's product of `inner` terms, a strip of rows at a time. */
+static void multiply_strips(const sli_gemm_job *job, const c_panel *p, sli_range inner)
+{
+    const sli_gemm *g = job->gemm, sums_alone = {.n = g->n, .c = g->c, .ldc = g->ldc};
+    const sli_gemm *last = inner.first + inner.count < g->k ? &sums_alone : g;
+    int64_t ld = sli_aligned_floats(p->columns.count);
+    sli_amx_multiplication product = {.n = p->columns.count,
+                                      .k = inner.count,
+                                      .a = rows_of(g->a, g->transpose_a, g->lda, p->rows.first,
+                                                   inner.first),
+                                      .b = rows_of(g->b, !g->transpose_b, g->ldb, p->columns.first,
+                                                   inner.first),
+                                      .adds = g->beta != 0 || inner.first > 0,
+                                      .room = (uint16_t *)(void *)p->room};
+    sli_amx_begin(&product);
+    for (int64_t row = 0; row < p->rows.count; row += SLI_AMX_STRIP) {
+        int64_t rows = sli_smaller(p->rows.count - row, SLI_AMX_STRIP);
+        const float *c = p->c + row * g->ldc;
+        for (int64_t i = 0; product.adds && i < rows; i++)
+            memcpy(p->apart + i * ld, c + i * g->ldc, (size_t)p->columns.count * sizeof *c);
+        sli_amx_multiply(&product, row, rows, p->apart, ld);
+        job->cpu->kernels->epilogue(last, p->apart, ld, p->rows.first + row, rows, p->columns.first,
+                                    p->columns.count);
+    }
+    sli_amx_end();
+}
+
+void sli_amx_panel(void *argument, int64_t index, int thread)
+{
+    sli_gemm_job *job = argument;
+    c_panel p = find_panel(job, index, thread);
+    for (int64_t i = 0; i < job->terms.count; i++)
+        multiply_strips(job, &p, sli_range_at(&job->terms, i));
 }
