@@ -4,9 +4,10 @@
  *   a  blocks [16 rows][32 terms]
  *   b  blocks [16 pairs of terms][16 rows][2 terms]
  *
- * b is copied once, and should stay in the L2 cache. Of a, a strip of rows is copied at a time,
- * TERMS terms of it: two blocks of rows stay in the L1 cache while all of b passes them, and longer
- * pieces of what terms are rows of are read at once than two blocks have. */
+ * b is copied once, and stays in the L2 cache. a is copied a strip of rows at a time, some terms of
+ * it, and its blocks stay in the L1 cache, two rows of blocks at a time, while b passes them. A
+ * strip is higher than two blocks because it is read in rows of its columns where `has_term_rows`,
+ * and such short ones come slowly from memory. (Measured: 32 to 256 rows, 384 to 1,024 terms.) */
 #include "device/cpu/amx.h"
 
 #include "device/cpu/ranges.h"
@@ -16,12 +17,12 @@
 
 enum {
     BLOCK = SLI_AMX_BLOCK,
-    STEP = 2 * BLOCK, /* terms of a block */
+    STEP = SLI_AMX_STEP,
     BLOCK_VALUES = BLOCK * STEP,
-    TERMS = 512
+    TERMS = SLI_AMX_TERMS
 };
 
-int64_t sli_amx_room(int64_t n, int64_t k)
+int64_t sli_amx_count_room(int64_t n, int64_t k)
 {
     int64_t steps_of_b = sli_divide_up(k, STEP), steps_of_a = sli_smaller(steps_of_b, TERMS / STEP);
     return (sli_divide_up(n, BLOCK) * steps_of_b + SLI_AMX_STRIP / BLOCK * steps_of_a) *
@@ -49,14 +50,14 @@ static __m512i to_bf16(__m512 first, __m512 second)
 /* STEP elements from `at` on, zeros where the mask has none. */
 static inline __m512i load_row(const sli_amx_matrix *from, bool is_bf16, int64_t at, __mmask32 mask)
 {
-    const float *wide = (const float *)from->values + at;
     if (is_bf16)
         return _mm512_maskz_loadu_epi16(mask, (const uint16_t *)from->values + at);
+    const float *wide = (const float *)from->values + at;
     return to_bf16(_mm512_maskz_loadu_ps((__mmask16)mask, wide),
                    _mm512_maskz_loadu_ps((__mmask16)(mask >> BLOCK), wide + BLOCK));
 }
 
-/* Of 16 x 16 pairs. */
+/* Of 16 x 16 pairs: vector i has the pairs i of all. */
 static inline void transpose_pairs(__m512i v[BLOCK])
 {
     __m512i t[BLOCK];
@@ -85,9 +86,10 @@ static inline void transpose_pairs(__m512i v[BLOCK])
         v[i] = t[i];
 }
 
+/* Of the first `count` elements, at least 1. */
 static __mmask32 mask_of(int64_t count)
 {
-    return count < STEP ? (1U << sli_larger(count, 0)) - 1 : 0xffffffff;
+    return count < STEP ? (1U << count) - 1 : 0xffffffff;
 }
 
 static inline void store_block(__m512i v[BLOCK], bool transposes, uint16_t *to)
@@ -98,15 +100,17 @@ static inline void store_block(__m512i v[BLOCK], bool transposes, uint16_t *to)
         _mm512_store_si512(to + i * STEP, v[i]);
 }
 
-/* What a copy is made of: `rows` rows and `terms` terms from the first ones on. */
-typedef struct part {
+/* Of a matrix, `rows` rows and `terms` terms. */
+typedef struct section {
     const sli_amx_matrix *of;
     int64_t first_row, rows, first_term, terms;
     bool is_a;
-} part;
+} section;
 
-/* The block from (row, term) of the part on, of a matrix whose rows lie in memory one by one. */
-static inline void copy_rows(const part *p, bool is_bf16, int64_t row, int64_t term, uint16_t *to)
+/* The block from (row, term) of the section on. `is_bf16` is the matrix's, known to the compiler.
+ */
+static inline void copy_rows(const section *p, bool is_bf16, int64_t row, int64_t term,
+                             uint16_t *to)
 {
     __m512i v[BLOCK];
     int64_t at = (p->first_row + row) * p->of->ld + p->first_term + term;
@@ -116,9 +120,10 @@ static inline void copy_rows(const part *p, bool is_bf16, int64_t row, int64_t t
     store_block(v, !p->is_a, to);
 }
 
-/* The same where terms do, and the block of the next rows, which the same cache lines have. */
-static inline void copy_terms(const part *p, bool is_bf16, int64_t row, int64_t term, uint16_t *to,
-                              uint16_t *next)
+/* The same of a matrix that has_term_rows, and the block below it: 32 columns of memory, a cache
+ * line of bf16, are the rows of both. `below` is NULL where there are no more rows. */
+static inline void copy_terms(const section *p, bool is_bf16, int64_t row, int64_t term,
+                              uint16_t *to, uint16_t *below)
 {
     static const uint16_t order[2 * STEP] = {0,  32, 1,  33, 2,  34, 3,  35, 4,  36, 5,  37, 6,
                                              38, 7,  39, 8,  40, 9,  41, 10, 42, 11, 43, 12, 44,
@@ -138,34 +143,34 @@ static inline void copy_terms(const part *p, bool is_bf16, int64_t row, int64_t 
         w[pair] = _mm512_permutex2var_epi16(a, second_half, b);
     }
     store_block(v, p->is_a, to);
-    if (next)
-        store_block(w, p->is_a, next);
+    if (below)
+        store_block(w, p->is_a, below);
 }
 
 /* Block (i, step), of rows from 16 i and terms from 32 step on, is the (i * steps + step)th of the
  * copy. */
-static inline void copy_part(const part *p, bool is_bf16, uint16_t *to)
+static inline void copy_blocks(const section *p, bool is_bf16, uint16_t *to)
 {
-    int64_t steps = sli_divide_up(p->terms, STEP), next = steps * BLOCK_VALUES;
+    int64_t distance = sli_divide_up(p->terms, STEP) * BLOCK_VALUES; /* of rows of blocks */
     if (p->of->has_term_rows)
         for (int64_t term = 0; term < p->terms; term += STEP)
             for (int64_t row = 0; row < p->rows; row += 2 * BLOCK) {
-                uint16_t *block = to + row / BLOCK * next + term * BLOCK;
+                uint16_t *block = to + row / BLOCK * distance + term * BLOCK;
                 copy_terms(p, is_bf16, row, term, block,
-                           row + BLOCK < p->rows ? block + next : NULL);
+                           row + BLOCK < p->rows ? block + distance : NULL);
             }
     else
         for (int64_t row = 0; row < p->rows; row += BLOCK)
             for (int64_t term = 0; term < p->terms; term += STEP)
-                copy_rows(p, is_bf16, row, term, to + row / BLOCK * next + term * BLOCK);
+                copy_rows(p, is_bf16, row, term, to + row / BLOCK * distance + term * BLOCK);
 }
 
-static void copy_operand(const part *p, uint16_t *to)
+static void copy_section(const section *p, uint16_t *to)
 {
     if (p->of->is_bf16)
-        copy_part(p, true, to);
+        copy_blocks(p, true, to);
     else
-        copy_part(p, false, to);
+        copy_blocks(p, false, to);
 }
 
 /* ---- Products of tiles ------------------------------------------------------------------ */
@@ -228,6 +233,7 @@ static void add_products(const few_blocks *s)
     for (int64_t step = 0; step < s->steps; step++) {
         const uint16_t *a = s->a + step * BLOCK_VALUES, *b = s->b + step * BLOCK_VALUES;
         _tile_loadd(4, a, ROW_BYTES);
+        /* b must not drive a out of the L1 cache: a step takes 22 ns so, 26 ns with plain loads. */
         _tile_stream_loadd(6, b, ROW_BYTES);
         _tile_dpbf16ps(0, 4, 6);
         if (s->has_second_column) {
@@ -243,30 +249,33 @@ static void add_products(const few_blocks *s)
     }
 }
 
-/* A strip's copy of a. */
+/* What is copied of a. */
 typedef struct strip {
-    int64_t block, blocks; /* its first row's number in c, and how many it has */
-    int64_t row;           /* the block that is multiplied */
-    int64_t first, steps;  /* of the terms' */
+    int64_t first_block, blocks; /* of rows */
+    int64_t first_step, steps;
     const uint16_t *copy;
 } strip;
 
-/* c's blocks in b's block `column` and the next, without the steps in which a is 0. */
-static void multiply_few_blocks(const sli_amx_multiplication *p, const strip *a, const uint16_t *b,
-                                int64_t column, bool adds, float *c, int64_t ldc)
+/* c's blocks in the strip's block `row` and the next, and b's block `column` and the next, without
+ * the steps in which a is 0. */
+static void multiply_few_blocks(const sli_amx_product *p, const strip *a, const uint16_t *b,
+                                int64_t row, int64_t column, bool adds, float *c, int64_t ldc)
 {
-    int64_t first = p->triangle == SLI_A_UPPER ? (a->block + a->row) * BLOCK / STEP : 0;
-    int64_t end = p->triangle == SLI_A_LOWER ? (a->block + a->row) * BLOCK / STEP + 1 : a->steps;
-    int64_t steps_of_b = sli_divide_up(p->k, STEP);
-    few_blocks sums = {.has_second_row = a->row + 1 < a->blocks,
-                       .has_second_column = (column + 1) * BLOCK < p->n,
-                       .a = a->copy + (a->row * a->steps + first) * BLOCK_VALUES,
-                       .b = b + (column * steps_of_b + a->first + first) * BLOCK_VALUES,
-                       .second_of_a = a->steps * BLOCK_VALUES,
-                       .second_of_b = steps_of_b * BLOCK_VALUES,
-                       .steps = sli_smaller(end, a->steps) - first,
-                       .c = c + a->row * BLOCK * ldc + column * BLOCK,
-                       .ldc = ldc};
+    int64_t diagonal = (a->first_block + row) * BLOCK / STEP,
+            steps_of_b = sli_divide_up(p->k, STEP);
+    int64_t first = p->triangle == SLI_A_UPPER ? diagonal : 0;
+    int64_t end = p->triangle == SLI_A_LOWER ? sli_smaller(diagonal + 1, a->steps) : a->steps;
+    few_blocks sums = {
+        .has_second_row = row + 1 < a->blocks,
+        .has_second_column = (column + 1) * BLOCK < p->n,
+        .a = a->copy + (row * a->steps + first) * BLOCK_VALUES,
+        .b = b + (column * steps_of_b + a->first_step + first) * BLOCK_VALUES,
+        .second_of_a = a->steps * BLOCK_VALUES,
+        .second_of_b = steps_of_b * BLOCK_VALUES,
+        .steps = end - first,
+        .c = c + row * BLOCK * ldc + column * BLOCK,
+        .ldc = ldc,
+    };
     if (adds) {
         load_sums(&sums);
     } else {
@@ -279,14 +288,15 @@ static void multiply_few_blocks(const sli_amx_multiplication *p, const strip *a,
     store_sums(&sums);
 }
 
-static uint16_t *copy_of_b(const sli_amx_multiplication *p)
+static uint16_t *copy_of_b(const sli_amx_product *p)
 {
-    return p->room + sli_amx_room(0, p->k);
+    return p->room + sli_amx_count_room(0, p->k);
 }
 
-void sli_amx_begin(const sli_amx_multiplication *p)
+void sli_amx_begin(const sli_amx_product *p)
 {
-    copy_operand(&(part){&p->b, 0, p->n, 0, p->k, false}, copy_of_b(p));
+    assert(p->triangle == SLI_WHOLE || p->k <= TERMS);
+    copy_section(&(section){&p->b, 0, p->n, 0, p->k, false}, copy_of_b(p));
     configure_tiles();
 }
 
@@ -295,45 +305,45 @@ void sli_amx_end(void)
     _tile_release();
 }
 
-void sli_amx_multiply(const sli_amx_multiplication *p, int64_t first_row, int64_t rows, float *c,
+void sli_amx_multiply(const sli_amx_product *p, int64_t first_row, int64_t rows, float *c,
                       int64_t ldc)
 {
     const uint16_t *b = copy_of_b(p);
-    assert(p->triangle == SLI_WHOLE || p->k <= TERMS);
+    assert(rows <= SLI_AMX_STRIP && first_row % SLI_AMX_STRIP == 0);
     for (int64_t term = 0; term < p->k; term += TERMS) {
         int64_t terms = sli_smaller(p->k - term, TERMS);
-        strip a = {.block = first_row / BLOCK,
+        strip a = {.first_block = first_row / BLOCK,
                    .blocks = sli_divide_up(rows, BLOCK),
-                   .first = term / STEP,
+                   .first_step = term / STEP,
                    .steps = sli_divide_up(terms, STEP),
                    .copy = p->room};
-        copy_operand(&(part){&p->a, first_row, rows, term, terms, true}, p->room);
-        __asm__ volatile("" : : : "memory"); /* nor do GCC 12's loads of tiles */
-        for (a.row = 0; a.row < a.blocks; a.row += 2)
-            for (int64_t column = p->triangle == SLI_C_UPPER ? a.block + a.row : 0;
+        copy_section(&(section){&p->a, first_row, rows, term, terms, true}, p->room);
+        /* GCC 12's loads of tiles do not say that they read memory. */
+        __asm__ volatile("" : : : "memory");
+        for (int64_t row = 0; row < a.blocks; row += 2)
+            for (int64_t column = p->triangle == SLI_C_UPPER ? a.first_block + row : 0;
                  column * BLOCK < p->n; column += 2)
-                multiply_few_blocks(p, &a, b, column, p->adds || term > 0, c, ldc);
+                multiply_few_blocks(p, &a, b, row, column, p->adds || term > 0, c, ldc);
     }
 }
 
-void sli_amx_product(const sli_small_product *p)
+void sli_amx_small_product(const sli_small_product *p)
 {
     _Alignas(64) uint16_t room[(SLI_TILE + SLI_AMX_STRIP) * SLI_AMX_MOST];
     bool is_transposed = p->a_step != 1;
     assert(p->m <= SLI_TILE && p->n % BLOCK == 0);
     assert(sli_smaller(p->n, p->k) <= SLI_TILE && sli_larger(p->n, p->k) <= SLI_AMX_MOST);
-    sli_amx_multiplication product = {.n = p->n,
-                                      .k = p->k,
-                                      .a = {p->a, false, is_transposed,
-                                            is_transposed ? p->a_step : p->a_row},
-                                      .b = {p->b, false, true, p->ldb},
-                                      .triangle = p->triangle,
-                                      .adds = p->adds,
-                                      .room = room};
+    sli_amx_product product = {
+        .n = p->n,
+        .k = p->k,
+        .a = {p->a, false, is_transposed, is_transposed ? p->a_step : p->a_row},
+        .b = {p->b, false, true, p->ldb},
+        .triangle = p->triangle,
+        .adds = p->adds,
+        .room = room,
+    };
     sli_amx_begin(&product);
-    for (int64_t row = 0; row < p->m; row += SLI_AMX_STRIP)
-        sli_amx_multiply(&product, row, sli_smaller(p->m - row, SLI_AMX_STRIP), p->c + row * p->ldc,
-                         p->ldc);
+    sli_amx_multiply(&product, 0, p->m, p->c, p->ldc);
     sli_amx_end();
 }
 
@@ -343,7 +353,7 @@ bool sli_amx_request(void)
     return false;
 }
 
-void sli_amx_begin(const sli_amx_multiplication *product)
+void sli_amx_begin(const sli_amx_product *product)
 {
     (void)product;
     assert(false);
@@ -353,14 +363,14 @@ void sli_amx_end(void)
 {
 }
 
-void sli_amx_multiply(const sli_amx_multiplication *product, int64_t first_row, int64_t rows,
-                      float *c, int64_t ldc)
+void sli_amx_multiply(const sli_amx_product *product, int64_t first_row, int64_t rows, float *c,
+                      int64_t ldc)
 {
     (void)product, (void)first_row, (void)rows, (void)c, (void)ldc;
     assert(false);
 }
 
-void sli_amx_product(const sli_small_product *p)
+void sli_amx_small_product(const sli_small_product *p)
 {
     (void)p;
     assert(false);

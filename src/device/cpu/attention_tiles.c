@@ -204,7 +204,7 @@ static sli_triangle triangle_of(const sli_attention_job *job, const sli_score_ti
 static void multiply(const sli_attention_job *job, const sli_small_product *product)
 {
     if (job->uses_amx)
-        sli_amx_product(product);
+        sli_amx_small_product(product);
     else
         job->kernels->small_product(product);
 }

@@ -170,8 +170,9 @@ static sl_status fill_device(sli_cpu_device *cpu, const sli_cpu_options *options
     cpu->base.has_batch_invariance = true;
     cpu->base.threads = options->threads;
     cpu->base.first_core = options->cores ? options->cores[0] : -1;
-    int64_t panels = options->threads * (int64_t)SLI_PANEL_FLOATS;
-    cpu->scratch_floats = panels > SLI_SCRATCH_FLOATS ? panels : SLI_SCRATCH_FLOATS;
+    cpu->scratch_floats = SLI_SCRATCH_FLOATS;
+    if (cpu->has_amx && options->threads * SLI_AMX_THREAD_FLOATS > SLI_SCRATCH_FLOATS)
+        cpu->scratch_floats = options->threads * (int64_t)SLI_AMX_THREAD_FLOATS;
     cpu->scratch = sli_huge_pages_alloc((size_t)cpu->scratch_floats * sizeof(float));
     sli_memory_bound *bound = options->bound ? options->bound : &cpu->own_bound;
     if (bound == &cpu->own_bound)

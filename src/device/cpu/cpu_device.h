@@ -77,7 +77,7 @@ typedef struct sli_cpu_device {
     int64_t scratch_floats;
 } sli_cpu_device;
 
-enum { SLI_SCRATCH_FLOATS = 1024 * 1024, SLI_PANEL_FLOATS = 448 * 1024 /* of a thread */ };
+enum { SLI_SCRATCH_FLOATS = 1024 * 1024, SLI_AMX_THREAD_FLOATS = 448 * 1024 };
 
 static inline sli_cpu_device *sli_cpu(sl_device *device)
 {

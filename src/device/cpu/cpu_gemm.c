@@ -1,5 +1,5 @@
-/* Matrix products: oneDNN on panels of c, one thread each, and the epilogue while the panel is in
- * the cache.
+/* Matrix products: oneDNN, or AMX, on panels of c, one thread each, and the epilogue while the
+ * panel is in the cache.
  *
  * How c is cut follows from its shape. Panels should be large, so that what oneDNN rearranges for
  * one of them pays, and many and even, so that any number of threads ends together. What pays
@@ -16,8 +16,9 @@
  * The products of two bf16 values are exact in f32, so only the order of the sums differs. Panels
  * of f32 whose rows lie at a distance that slows dnnl_sgemm are copied in the same steps.
  *
- * On processors with AMX, products of bf16 are our own (amx.h). Only a b^T of few rows stays a
- * primitive's, into dense memory: tiles are stored into the far rows of a wide c at half the rate.
+ * On processors with AMX, products of bf16 are our own (amx.h), whose panels choose_amx_panels
+ * cuts. Only a b^T of few rows stays a primitive's, into dense memory where it adds to nothing:
+ * tiles are stored into the far rows of a wide c at half the rate.
  *
  * Where a row's bits may not depend on the other rows, columns are cut by b alone, and a panel is
  * multiplied with a height that gives each of its rows the bits of any other (heights.h); where
@@ -36,12 +37,12 @@ typedef struct panel_rule {
     int64_t fewest;
 } panel_rule;
 
-static const panel_rule plain_rule = {88, 528, 56, 192, 4};            /* a b */
-static const panel_rule transposed_a_rule = {512, 528, 48, 192, 4};    /* a^T b, a^T b^T */
-static const panel_rule transposed_b_rule = {352, 528, 104, 192, 4};   /* a b^T, dnnl_sgemm */
-static const panel_rule matmul_rule = {352, 192, 88, 48, 16};          /* a b^T, the primitive */
-static const panel_rule bf16_rule = {352, 1024, 88, 96, 4};            /* bf16: a b and a b^T */
-static const panel_rule bf16_amx_rule = {352, 256, 88, 96, 4};         /* the same, by AMX */
+static const panel_rule plain_rule = {88, 528, 56, 192, 4};          /* a b */
+static const panel_rule transposed_a_rule = {512, 528, 48, 192, 4};  /* a^T b, a^T b^T */
+static const panel_rule transposed_b_rule = {352, 528, 104, 192, 4}; /* a b^T, dnnl_sgemm */
+static const panel_rule matmul_rule = {352, 192, 88, 48, 16};        /* a b^T, the primitive */
+static const panel_rule bf16_rule = {352, 1024, 88, 96, 4};          /* bf16: a b and a b^T */
+static const panel_rule bf16_amx_rule = {352, 256, 88, 96, 4};       /* a b^T of few rows, by AMX */
 static const panel_rule bf16_transposed_rule = {512, 1024, 64, 96, 4}; /* a^T b, a^T b^T */
 
 enum { ROW_GRAIN = 8, COLUMN_GRAIN = 16, MATMUL_LEAST_ROWS = 16 };
@@ -248,47 +249,52 @@ fail:
     return status;
 }
 
-/* At most `count` ranges, of whole pairs of tiles. */
+/* At most `count` ranges, of which all but the last are whole pairs of blocks and steps. */
 static sli_ranges divide_evenly(int64_t total, int64_t count)
 {
     enum { GRAIN = 2 * SLI_AMX_BLOCK };
+    static_assert(GRAIN % SLI_AMX_STEP == 0, "else a sum's bits depend on where terms are cut");
     return sli_ranges_of(total, sli_divide_up(sli_divide_up(total, count), GRAIN) * GRAIN);
 }
 
 /* Panels for AMX, which may depend on the number of threads: they do not change the bits. Each
- * copies its columns of b once, and its rows of a; so they are large. Where they do not come out
- * even, columns are divided further, unless they get narrow; then rows. b's copy is as deep as the
- * L2 cache takes. */
+ * copies its columns of b once, and all its rows of a; so panels are large, by the sizes that were
+ * the fastest of those tried on two cores. Where they do not come out even, columns are divided
+ * further while they stay wide, else rows while these stay many, else both. */
 static void choose_amx_panels(sli_gemm_job *job)
 {
-    enum { ROWS = 1024, FEW_ROWS = 256, COLUMNS = 576, FEW_COLUMNS = 384, LEAST_COLUMNS = 64 };
-    enum { TERMS = 512, MOST_OF_B = 600 * 1024 };
+    enum { ROWS = 1024, MANY_ROWS = 256, COLUMNS = 576, WIDE_COLUMNS = 384, LEAST = 64 };
+    enum { MOST_OF_B = 600 * 1024 }; /* numbers: 1.2 MB of an L2 cache of 2 MiB */
     const sli_gemm *g = job->gemm;
     int64_t rows = sli_larger(1, (g->m + ROWS / 2) / ROWS);
     int64_t columns = sli_larger(1, (g->n + COLUMNS / 2) / COLUMNS);
     int64_t threads = sli_smaller(job->cpu->base.threads, g->m * g->n * g->k / least_work);
     if (threads > 1 && rows * columns % threads != 0) {
         int64_t more_columns = sli_divide_up(columns, threads) * threads;
-        if (g->n < more_columns * FEW_COLUMNS && g->m >= threads * FEW_ROWS)
+        if (g->n >= more_columns * WIDE_COLUMNS) {
+            columns = more_columns;
+        } else if (g->m >= threads * MANY_ROWS) {
             rows = sli_divide_up(rows, threads) * threads;
-        else
-            columns = sli_smaller(more_columns, sli_larger(1, g->n / LEAST_COLUMNS));
+        } else {
+            columns = sli_smaller(more_columns, sli_divide_up(g->n, LEAST));
+            rows = sli_smaller(sli_larger(rows, sli_divide_up(threads, columns)),
+                               sli_divide_up(g->m, LEAST));
+        }
     }
     job->rows = divide_evenly(g->m, rows);
     job->columns = divide_evenly(g->n, columns);
-    int64_t terms = sli_larger(TERMS, MOST_OF_B / job->columns.size / TERMS * TERMS);
-    job->terms = divide_evenly(g->k, sli_divide_up(g->k, terms));
-    sli_gemm_multiply_own_rows(job);
+    int64_t terms = MOST_OF_B / job->columns.size / SLI_AMX_TERMS * SLI_AMX_TERMS;
+    job->terms = divide_evenly(g->k, sli_divide_up(g->k, sli_larger(terms, SLI_AMX_TERMS)));
 }
 
 static sl_status multiply_by_amx(sl_device *device, sli_gemm_job *job)
 {
-    job->uses_amx = true;
     choose_amx_panels(job);
-    job->copy_floats = sli_aligned_floats(sli_amx_room(job->columns.size, job->terms.size) / 2);
+    int64_t room = sli_amx_count_room(job->columns.size, job->terms.size);
+    job->copy_floats = sli_aligned_floats(room / 2); /* two bf16 numbers each */
     job->panel_floats = SLI_AMX_STRIP * job->columns.size;
     job->thread_floats = job->copy_floats + job->panel_floats;
-    assert(job->thread_floats <= SLI_PANEL_FLOATS);
+    assert(job->thread_floats <= SLI_AMX_THREAD_FLOATS);
     return run_panels(device, job, sli_amx_panel);
 }
 

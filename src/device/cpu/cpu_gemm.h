@@ -18,8 +18,7 @@ typedef struct sli_gemm_job {
      * their primitives; else dnnl_sgemm. */
     sli_height heights[2][2];
     bool use_matmul;
-    bool uses_amx;    /* our own kernel, which needs neither */
-    sli_ranges terms; /* of sums, that AMX multiplies by one copy of b */
+    sli_ranges terms; /* by AMX, of sums: those that are multiplied by one copy of b */
     bool is_apart;    /* a panel of c is made in dense memory, and moved into c */
     const sli_matmul_primitive *sizes[2][2];
     /* [threads, thread_floats]: copies of panels of a and b, then a panel of c in f32, then the
@@ -29,11 +28,9 @@ typedef struct sli_gemm_job {
     atomic_int code; /* oneDNN's first error */
 } sli_gemm_job;
 
-/* Whether panels are chosen so that a row's bits do not depend on the other rows. */
 static inline bool sli_gemm_is_invariant(const sli_gemm_job *job)
 {
-    return job->cpu->base.batch_invariant && job->gemm->is_forward && job->gemm->k > 0 &&
-           !job->uses_amx;
+    return job->cpu->base.batch_invariant && job->gemm->is_forward && job->gemm->k > 0;
 }
 
 /* Range 0, or the last one. */

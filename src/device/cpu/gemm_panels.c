@@ -1,4 +1,4 @@
-/* One panel of a product: what it reads, by oneDNN, and the epilogue. */
+/* One panel of a product: what it reads, by oneDNN or AMX, and the epilogue. */
 #include "device/cpu/cpu_gemm.h"
 
 #include "device/cpu/amx.h"
@@ -98,6 +98,14 @@ typedef struct c_panel {
     float *scratch;
 } c_panel;
 
+/* Some of c's rows in the panel, from where they will be added to, rows `ld` apart. */
+static void copy_c(const sli_gemm *g, const c_panel *p, int64_t first, int64_t rows, int64_t ld)
+{
+    const float *c = g->c + (p->rows.first + first) * g->ldc + p->columns.first;
+    for (int64_t i = 0; i < rows; i++)
+        memcpy(p->apart + i * ld, c + i * g->ldc, (size_t)p->columns.count * sizeof *c);
+}
+
 /* A panel that is made apart begins with what it adds to, where that is anything. */
 static void make_apart(const sli_gemm_job *job, c_panel *p)
 {
@@ -105,8 +113,8 @@ static void make_apart(const sli_gemm_job *job, c_panel *p)
     size_t bytes = (size_t)p->columns.count * sizeof(float);
     if (p->height.is_copied)
         memset(p->apart, 0, (size_t)p->height.rows * bytes);
-    for (int64_t i = 0; g->beta != 0 && i < p->rows.count; i++)
-        memcpy(p->apart + i * p->columns.count, p->c + i * g->ldc, bytes);
+    if (g->beta != 0)
+        copy_c(g, p, 0, p->rows.count, p->columns.count);
     p->c = p->apart;
     p->ldc = p->columns.count;
 }
@@ -199,37 +207,36 @@ void sli_bf16_panel(void *argument, int64_t index, int thread)
     finish_panel(job, &p);
 }
 
-/* Rows of a matrix from `first` on, each with a sum's terms. */
-static sli_amx_matrix rows_of(const void *matrix, bool has_term_rows, int64_t ld, int64_t first,
-                              int64_t first_term)
+/* Rows of a bf16 matrix from `row` on, and the terms from `term` on. */
+static sli_amx_matrix rows_of(const void *matrix, bool has_term_rows, int64_t ld, int64_t row,
+                              int64_t term)
 {
-    int64_t at = has_term_rows ? first_term * ld + first : first * ld + first_term;
+    int64_t at = has_term_rows ? term * ld + row : row * ld + term;
     return (sli_amx_matrix){(const uint16_t *)matrix + at, true, has_term_rows, ld};
 }
 
-/* The panel's product of `inner` terms, a strip of rows at a time. */
-static void multiply_strips(const sli_gemm_job *job, const c_panel *p, sli_range inner)
+/* Adds the products of these terms, a strip of rows at a time; with the last ones the epilogue. */
+static void add_terms(const sli_gemm_job *job, const c_panel *p, sli_range terms)
 {
     const sli_gemm *g = job->gemm, sums_alone = {.n = g->n, .c = g->c, .ldc = g->ldc};
-    const sli_gemm *last = inner.first + inner.count < g->k ? &sums_alone : g;
+    const sli_gemm *epilogue = terms.first + terms.count < g->k ? &sums_alone : g;
     int64_t ld = sli_aligned_floats(p->columns.count);
-    sli_amx_multiplication product = {.n = p->columns.count,
-                                      .k = inner.count,
-                                      .a = rows_of(g->a, g->transpose_a, g->lda, p->rows.first,
-                                                   inner.first),
-                                      .b = rows_of(g->b, !g->transpose_b, g->ldb, p->columns.first,
-                                                   inner.first),
-                                      .adds = g->beta != 0 || inner.first > 0,
-                                      .room = (uint16_t *)(void *)p->room};
+    sli_amx_product product = {
+        .n = p->columns.count,
+        .k = terms.count,
+        .a = rows_of(g->a, g->transpose_a, g->lda, p->rows.first, terms.first),
+        .b = rows_of(g->b, !g->transpose_b, g->ldb, p->columns.first, terms.first),
+        .adds = g->beta != 0 || terms.first > 0,
+        .room = (uint16_t *)(void *)p->room,
+    };
     sli_amx_begin(&product);
     for (int64_t row = 0; row < p->rows.count; row += SLI_AMX_STRIP) {
         int64_t rows = sli_smaller(p->rows.count - row, SLI_AMX_STRIP);
-        const float *c = p->c + row * g->ldc;
-        for (int64_t i = 0; product.adds && i < rows; i++)
-            memcpy(p->apart + i * ld, c + i * g->ldc, (size_t)p->columns.count * sizeof *c);
+        if (product.adds)
+            copy_c(g, p, row, rows, ld);
         sli_amx_multiply(&product, row, rows, p->apart, ld);
-        job->cpu->kernels->epilogue(last, p->apart, ld, p->rows.first + row, rows, p->columns.first,
-                                    p->columns.count);
+        job->cpu->kernels->epilogue(epilogue, p->apart, ld, p->rows.first + row, rows,
+                                    p->columns.first, p->columns.count);
     }
     sli_amx_end();
 }
@@ -239,5 +246,5 @@ void sli_amx_panel(void *argument, int64_t index, int thread)
     sli_gemm_job *job = argument;
     c_panel p = find_panel(job, index, thread);
     for (int64_t i = 0; i < job->terms.count; i++)
-        multiply_strips(job, &p, sli_range_at(&job->terms, i));
+        add_terms(job, &p, sli_range_at(&job->terms, i));
 }

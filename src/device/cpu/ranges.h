@@ -1,4 +1,5 @@
-/* How operations are cut into ranges: by their shapes alone, never by the number of threads. */
+/* How operations are cut into ranges: by their shapes alone, never by the number of threads (but
+ * for products by AMX, whose panels do not change the bits). */
 #ifndef SLI_DEVICE_CPU_RANGES_H
 #define SLI_DEVICE_CPU_RANGES_H
 
