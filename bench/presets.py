@@ -1,6 +1,6 @@
 """A large preset as its tutorial runs it: 3 epochs of 50 batches, validations and the test.
 
-    python3 bench/repeat.py --runs 1 --figures PRESET python3 bench/presets.py DIR PRESET [-- OPTION...]
+    python3 bench/repeat.py --runs 1 --figures PRESET python3 bench/presets.py [--precision bf16] DIR PRESET [-- OPTION...]
 
 DIR is WikiText-2. Takes the whole machine, and its memory as `sluice model --preset PRESET` says, for an
 hour or two on two cores. Prints a table: the median step, what the tutorial prints for that, the last

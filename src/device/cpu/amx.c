@@ -48,11 +48,12 @@ static __m512i to_bf16(__m512 first, __m512 second)
 }
 
 /* STEP elements from `at` on, zeros where the mask has none. */
-static inline __m512i load_row(const sli_amx_matrix *from, bool is_bf16, int64_t at, __mmask32 mask)
+static inline __m512i load_row(const sli_amx_matrix *matrix, bool is_bf16, int64_t at,
+                               __mmask32 mask)
 {
     if (is_bf16)
-        return _mm512_maskz_loadu_epi16(mask, (const uint16_t *)from->values + at);
-    const float *wide = (const float *)from->values + at;
+        return _mm512_maskz_loadu_epi16(mask, (const uint16_t *)matrix->values + at);
+    const float *wide = (const float *)matrix->values + at;
     return to_bf16(_mm512_maskz_loadu_ps((__mmask16)mask, wide),
                    _mm512_maskz_loadu_ps((__mmask16)(mask >> BLOCK), wide + BLOCK));
 }
@@ -100,23 +101,22 @@ static inline void store_block(__m512i v[BLOCK], bool transposes, uint16_t *to)
         _mm512_store_si512(to + i * STEP, v[i]);
 }
 
-/* Of a matrix, `rows` rows and `terms` terms. */
+/* What is copied: `rows` rows and `terms` terms of a matrix. */
 typedef struct section {
-    const sli_amx_matrix *of;
+    const sli_amx_matrix *matrix;
     int64_t first_row, rows, first_term, terms;
     bool is_a;
 } section;
 
-/* The block from (row, term) of the section on. `is_bf16` is the matrix's, known to the compiler.
- */
+/* The block from (row, term) of the section on. `is_bf16` is a constant for the compiler. */
 static inline void copy_rows(const section *p, bool is_bf16, int64_t row, int64_t term,
                              uint16_t *to)
 {
     __m512i v[BLOCK];
-    int64_t at = (p->first_row + row) * p->of->ld + p->first_term + term;
+    int64_t at = (p->first_row + row) * p->matrix->ld + p->first_term + term;
     __mmask32 mask = mask_of(p->terms - term);
     for (int64_t i = 0; i < BLOCK; i++)
-        v[i] = load_row(p->of, is_bf16, at + i * p->of->ld, row + i < p->rows ? mask : 0);
+        v[i] = load_row(p->matrix, is_bf16, at + i * p->matrix->ld, row + i < p->rows ? mask : 0);
     store_block(v, !p->is_a, to);
 }
 
@@ -133,12 +133,13 @@ static inline void copy_terms(const section *p, bool is_bf16, int64_t row, int64
     const __m512i first_half = _mm512_loadu_si512(order),
                   second_half = _mm512_loadu_si512(order + STEP);
     __m512i v[BLOCK], w[BLOCK];
-    int64_t ld = p->of->ld, at = (p->first_term + term) * ld + p->first_row + row;
+    int64_t ld = p->matrix->ld, at = (p->first_term + term) * ld + p->first_row + row;
     __mmask32 mask = mask_of(p->rows - row);
     for (int64_t pair = 0; pair < BLOCK; pair++) {
         int64_t i = 2 * pair;
-        __m512i a = load_row(p->of, is_bf16, at + i * ld, term + i < p->terms ? mask : 0);
-        __m512i b = load_row(p->of, is_bf16, at + (i + 1) * ld, term + i + 1 < p->terms ? mask : 0);
+        __m512i a = load_row(p->matrix, is_bf16, at + i * ld, term + i < p->terms ? mask : 0);
+        __m512i b =
+            load_row(p->matrix, is_bf16, at + (i + 1) * ld, term + i + 1 < p->terms ? mask : 0);
         v[pair] = _mm512_permutex2var_epi16(a, first_half, b);
         w[pair] = _mm512_permutex2var_epi16(a, second_half, b);
     }
@@ -152,7 +153,7 @@ static inline void copy_terms(const section *p, bool is_bf16, int64_t row, int64
 static inline void copy_blocks(const section *p, bool is_bf16, uint16_t *to)
 {
     int64_t distance = sli_divide_up(p->terms, STEP) * BLOCK_VALUES; /* of rows of blocks */
-    if (p->of->has_term_rows)
+    if (p->matrix->has_term_rows)
         for (int64_t term = 0; term < p->terms; term += STEP)
             for (int64_t row = 0; row < p->rows; row += 2 * BLOCK) {
                 uint16_t *block = to + row / BLOCK * distance + term * BLOCK;
@@ -167,7 +168,7 @@ static inline void copy_blocks(const section *p, bool is_bf16, uint16_t *to)
 
 static void copy_section(const section *p, uint16_t *to)
 {
-    if (p->of->is_bf16)
+    if (p->matrix->is_bf16)
         copy_blocks(p, true, to);
     else
         copy_blocks(p, false, to);
