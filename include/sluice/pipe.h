@@ -150,14 +150,13 @@ typedef struct sl_pipe_options {
      * all ranks by its classes (sl_schedule_split_head). They are cut into so many blocks (or as
      * many as there are, if these are fewer), at least as many as ranks, of which each rank has
      * some. Results depend on their number, to rounding, and on nothing else of the split. In
-     * one process the module's parameters stay the last stage's. In several, each rank owns its
-     * part of them: the set of its first stage begins with parameters of the head's names and its
-     * own rows, and the last stage's set has nothing else of the head. The parameters of a tied
-     * head stay with the stage of the one that it is tied to; where several batches are then
-     * accumulated in several processes, gradients must stay as sl_pipe_train has left them until
-     * the last one. Evaluation runs the whole head in the last stage, which has a copy for it where
-     * ranks own parts. CPUs only; a head that is frozen or has an adapter is refused with
-     * SL_ERR_UNSUPPORTED. */
+     * one process the parameters stay where they are without it. In several, each rank owns its
+     * part of them, and of the embedding that the head is tied to: the set of its first stage
+     * begins with parameters of their names and its own rows, and no other set has anything of
+     * them. Of such an embedding the first stage has the rows of a batch, while it runs. Evaluation
+     * runs the whole head in the last stage, which has a copy for it where ranks own parts. CPUs
+     * only; a head that is frozen, has an adapter, or is tied to anything but the embedding of the
+     * first module is refused with SL_ERR_UNSUPPORTED. */
     int head_blocks;
     int64_t first_bucket_bytes, bucket_bytes; /* as in sl_parameter_set_options */
 

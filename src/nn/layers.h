@@ -78,9 +78,6 @@ sl_status sli_linear_create_as(const sli_linear *description, bool no_bias, sl_m
 /* The linear layer of a Linear or a Decoder; NULL for any other module. */
 const sli_linear *sli_module_as_linear(const sl_module *module);
 
-/* Is its weight or its bias tied to another parameter, or one to it? */
-bool sli_linear_is_tied(const sli_linear *linear);
-
 bool sli_linear_trains_bias(const sli_linear *linear);
 
 /* The same without a bias, uniform in ±bound. */

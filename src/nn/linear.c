@@ -374,16 +374,6 @@ const sli_linear *sli_module_as_linear(const sl_module *module)
     return is_linear ? sl_module_state(module) : NULL;
 }
 
-static bool is_tied(const sl_parameter *parameter)
-{
-    return parameter && (parameter->tied_to || parameter->ties);
-}
-
-bool sli_linear_is_tied(const sli_linear *linear)
-{
-    return is_tied(linear->weight) || is_tied(linear->bias);
-}
-
 bool sli_linear_trains_bias(const sli_linear *linear)
 {
     return linear->bias && sli_parameter_is_trained(linear->bias);

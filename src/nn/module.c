@@ -247,17 +247,20 @@ int64_t sli_module_elements(const sl_module *module, sl_parameter_kind kind)
     return elements;
 }
 
+int64_t sli_parameter_value_bytes(const sl_parameter *parameter, sl_precision precision)
+{
+    sl_dtype dtype = sli_parameter_dtype(parameter, precision);
+    bool has_copy = precision == SL_PRECISION_BF16 && dtype == SL_F32 &&
+                    sli_parameter_is_in_products(parameter);
+    size_t each = sl_dtype_bytes(dtype) + (has_copy ? sl_dtype_bytes(SL_BF16) : 0);
+    return sl_shape_count(&parameter->shape) * (int64_t)each;
+}
+
 int64_t sli_module_value_bytes(const sl_module *module, sl_precision precision)
 {
     int64_t bytes = 0;
-    for (int i = 0; i < module->parameter_count; i++) {
-        const sl_parameter *parameter = module->parameters[i];
-        sl_dtype dtype = sli_parameter_dtype(parameter, precision);
-        bool has_copy = precision == SL_PRECISION_BF16 && dtype == SL_F32 &&
-                        sli_parameter_is_in_products(parameter);
-        size_t each = sl_dtype_bytes(dtype) + (has_copy ? sl_dtype_bytes(SL_BF16) : 0);
-        bytes += sl_shape_count(&parameter->shape) * (int64_t)each;
-    }
+    for (int i = 0; i < module->parameter_count; i++)
+        bytes += sli_parameter_value_bytes(module->parameters[i], precision);
     for (int i = 0; i < module->child_count; i++)
         bytes += sli_module_value_bytes(module->children[i], precision);
     return bytes;

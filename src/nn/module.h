@@ -71,8 +71,9 @@ int sli_module_frozen_count(const sl_module *sequential);
 /* Elements of the parameters of this kind, of the module and of all below it. */
 int64_t sli_module_elements(const sl_module *module, sl_parameter_kind kind);
 
-/* Bytes of the values of all parameters and buffers in a set of this precision, with the copies
- * that products take; of tied ones once. */
+/* Bytes of a parameter's value in a set of this precision, with the copy that products take; and of
+ * all parameters and buffers, tied ones once. */
+int64_t sli_parameter_value_bytes(const sl_parameter *parameter, sl_precision precision);
 int64_t sli_module_value_bytes(const sl_module *module, sl_precision precision);
 
 /* What a pass over a child of a sequential takes. */
@@ -132,12 +133,14 @@ struct sl_parameter {
     /* While a set holds the parameter; views into the set's buckets for trained ones. */
     sl_tensor *value;
     sl_tensor *grad;
-    sl_tensor *bf16;    /* its value for products; NULL: they are of f32 */
-    bool tf32;          /* its products are */
-    bool in_products;   /* it is the weight of one */
-    bool is_table;      /* its rows are looked up */
-    bool is_narrow;     /* where products are of bf16, its value is in bf16 alone */
-    bool is_adapter;    /* it is drawn also where the model is to be loaded (no_init) */
+    sl_tensor *bf16;      /* its value for products; NULL: they are of f32 */
+    bool tf32;            /* its products are */
+    bool in_products;     /* it is the weight of one */
+    bool is_table;        /* its rows are looked up */
+    bool is_narrow;       /* where products are of bf16, its value is in bf16 alone */
+    bool is_adapter;      /* it is drawn also where the model is to be loaded (no_init) */
+    bool is_cut;          /* sets have parts of it instead of itself */
+    bool has_block_terms; /* its gradient's norm is that of a split head's blocks, not of its set */
     bool grad_is_stale; /* there has been no gradient since zero_grad (PyTorch's None): its content
                            does not count */
     /* The parameters tied to it, in the order in which they were tied; it owns them (tied.c). */
@@ -190,8 +193,9 @@ sl_status sli_parameter_gradient_pair(sl_parameter *first, sl_parameter *second,
 int64_t sli_parameter_room(const sl_parameter *parameter);
 int64_t sli_parameter_lead(const sl_parameter *parameter);
 
-/* As sl_parameter_set_create, with parts of parameters (borrowed), which come first in the set and
- * are no module's of the tree; there may be no children beside them. */
+/* As sl_parameter_set_create, with parts of parameters (borrowed, not NULL), which come first in
+ * the set and are no module's of the tree; there may be no children beside them. Parameters of the
+ * tree that are cut are left out. */
 sl_status sli_parameter_set_create(sl_module *root, int first, int count,
                                    sl_parameter *const *parts, int part_count,
                                    const sl_parameter_set_options *options, sl_parameter_set **out);

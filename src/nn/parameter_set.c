@@ -50,12 +50,13 @@ static int count_below(const sl_module *module)
     return count;
 }
 
-static void list_below(sl_module *module, sl_parameter_set *set)
+static void list_below(sl_module *module, bool leaves_cut, sl_parameter_set *set)
 {
     for (int i = 0; i < module->parameter_count; i++)
-        set->parameters[set->count++] = module->parameters[i];
+        if (!leaves_cut || !module->parameters[i]->is_cut)
+            set->parameters[set->count++] = module->parameters[i];
     for (int i = 0; i < module->child_count; i++)
-        list_below(module->children[i], set);
+        list_below(module->children[i], leaves_cut, set);
 }
 
 static sl_status check_range(const sl_module *root, int first, int count)
@@ -88,9 +89,9 @@ static sl_status list_parameters(sl_parameter_set *set, sl_module *root, int fir
     for (; set->part_count < part_count; set->part_count++)
         set->parameters[set->count++] = parts[set->part_count];
     if (whole)
-        list_below(root, set);
+        list_below(root, parts, set);
     for (int i = first; i < first + count; i++)
-        list_below(root->children[i], set);
+        list_below(root->children[i], parts, set);
     for (int i = set->count - 1; i >= 0; i--)
         if (set->parameters[i]->kind == SL_PARAMETER_TRAINED)
             set->trained[set->trained_count++] = set->parameters[i];
@@ -334,9 +335,10 @@ static sl_status initialize_values(const sl_parameter_set *set)
 
 sl_status sli_parameter_check_unplaced(const sl_parameter *parameter)
 {
-    return parameter->value ? sl_error(SL_ERR_INVALID, "parameter %s is in a parameter set already",
-                                       parameter->path)
-                            : SL_OK;
+    return parameter->value || parameter->is_cut
+               ? sl_error(SL_ERR_INVALID, "parameter %s is in a parameter set already",
+                          parameter->path)
+               : SL_OK;
 }
 
 static sl_status check_unplaced(const sl_parameter_set *set)
@@ -448,14 +450,19 @@ sl_parameter *sl_parameter_set_get(const sl_parameter_set *set, int index)
     return set->parameters[index];
 }
 
-/* Those of the tree have successive numbers. */
+/* Those of the tree have ascending numbers, successive ones but where others are cut. */
 int sli_parameter_set_index(const sl_parameter_set *set, const sl_parameter *parameter)
 {
     for (int i = 0; i < set->part_count; i++)
         if (set->parameters[i] == parameter)
             return i;
     assert(set->part_count < set->count);
-    return set->part_count + (int)(parameter->number - set->parameters[set->part_count]->number);
+    uint32_t first = set->parameters[set->part_count]->number;
+    int index = set->part_count + (int)(parameter->number - first);
+    while (index >= set->count || set->parameters[index]->number > parameter->number)
+        index--;
+    assert(set->parameters[index] == parameter);
+    return index;
 }
 
 sl_device *sl_parameter_set_device(const sl_parameter_set *set)

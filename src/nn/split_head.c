@@ -33,11 +33,6 @@ sli_class_range sli_split_head_range(const sli_split_head *part)
     return sli_class_range_of(part->classes, part->blocks, part->first, part->end);
 }
 
-bool sli_split_head_is_cut(const sli_linear *head, bool in_one_process)
-{
-    return !in_one_process && !sli_linear_is_tied(head);
-}
-
 int sli_split_head_blocks(int64_t classes, int blocks)
 {
     return blocks < classes ? blocks : (int)classes;
@@ -63,6 +58,16 @@ static sl_status refuse(const char *why)
     return sl_error(SL_ERR_UNSUPPORTED, "the head cannot be split: %s", why);
 }
 
+/* The weight may be tied to the embedding, a table of the model's first module. */
+static bool has_other_tie(const sl_module *model, const sli_linear *head)
+{
+    const sl_parameter *owner = head->weight->tied_to, *bias = head->bias;
+    if (head->weight->ties || (bias && (bias->ties || bias->tied_to)))
+        return true;
+    return owner && (!owner->is_table || owner->ties->next_tie ||
+                     sli_module_index_in(model, owner->module) != 0);
+}
+
 sl_status sli_split_head_check(const sl_module *model, sl_precision precision, bool on_host,
                                int blocks, int parts)
 {
@@ -72,6 +77,8 @@ sl_status sli_split_head_check(const sl_module *model, sl_precision precision, b
         return refuse("the last module must be a linear layer");
     if (head->lora.a || !sli_parameter_is_trained(head->weight) || head->is_conv1d)
         return refuse("its weight must be trained, without an adapter");
+    if (has_other_tie(model, head))
+        return refuse("it may be tied to the embedding of the first module alone");
     if (precision == SL_PRECISION_TF32)
         return refuse("the precision must be f32 or bf16");
     if (!on_host)

@@ -49,10 +49,6 @@ sli_class_range sli_class_range_of(int64_t classes, int blocks, int first, int e
 /* The part's. */
 sli_class_range sli_split_head_range(const sli_split_head *part);
 
-/* Does each rank own its part of the head's parameters? Not where all ranks are in one process, or
- * a parameter is tied. */
-bool sli_split_head_is_cut(const sli_linear *head, bool in_one_process);
-
 /* Sets the blocks of part `index` of `parts`, first … end - 1, of those that the head is cut into.
  */
 void sli_split_head_find_part(int blocks, int index, int parts, int *first, int *end);

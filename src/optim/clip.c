@@ -25,11 +25,16 @@ static sli_norm_kind device_kind(sl_grad_norm_kind kind)
     return SLI_NORM_L2;
 }
 
-static int count_gradients(const sl_parameter_set *set, int first, int end)
+static bool has_term(const sl_parameter *parameter)
+{
+    return parameter->grad && !parameter->has_block_terms;
+}
+
+static int count_terms(const sl_parameter_set *set)
 {
     int count = 0;
-    for (int i = first; i < end; i++)
-        count += sl_parameter_set_get(set, i)->grad != NULL;
+    for (int i = 0; i < sl_parameter_set_count(set); i++)
+        count += has_term(sl_parameter_set_get(set, i));
     return count;
 }
 
@@ -46,13 +51,6 @@ static sl_status add_terms(sl_device *device, sli_norm_terms *batch, double *ter
     return SL_OK;
 }
 
-sl_status sli_grad_norm_terms(sl_parameter_set *set, sl_grad_norm_kind kind, double *terms,
-                              int size, int *count)
-{
-    return sli_grad_norm_terms_between(set, 0, sl_parameter_set_count(set), kind, terms, size,
-                                       count);
-}
-
 sl_status sli_grad_norm_array_terms(sl_device *device, sl_grad_norm_kind kind,
                                     const sli_norm_array *arrays, int count, double *terms)
 {
@@ -62,22 +60,22 @@ sl_status sli_grad_norm_array_terms(sl_device *device, sl_grad_norm_kind kind,
                                                            .out = terms});
 }
 
-sl_status sli_grad_norm_terms_between(sl_parameter_set *set, int first, int end,
-                                      sl_grad_norm_kind kind, double *terms, int size, int *count)
+sl_status sli_grad_norm_terms(sl_parameter_set *set, sl_grad_norm_kind kind, double *terms,
+                              int size, int *count)
 {
     sl_device *device = sl_parameter_set_device(set);
     *count = 0;
-    if (count_gradients(set, first, end) > size)
+    if (count_terms(set) > size)
         return sl_error(SL_ERR_INVALID,
                         "%d trained parameters give as many terms, there is "
                         "room for %d",
-                        count_gradients(set, first, end), size);
+                        count_terms(set), size);
     sli_norm_array arrays[MOST_ARRAYS];
     sli_norm_terms batch = {.kind = device_kind(kind), .arrays = arrays};
-    for (int i = first; i < end; i++) {
+    for (int i = 0; i < sl_parameter_set_count(set); i++) {
         const sl_parameter *parameter = sl_parameter_set_get(set, i);
         const sl_tensor *grad = parameter->grad;
-        if (!grad)
+        if (!has_term(parameter))
             continue;
         if (batch.count == MOST_ARRAYS)
             SL_TRY(add_terms(device, &batch, terms, count));

@@ -53,15 +53,14 @@ const sl_optimizer_options *sli_optimizer_options(const sl_optimizer *optimizer)
 /* ---- The norm of gradients (clip.c) ------------------------------------------------------- */
 
 /* Each trained parameter's term of the norm, in order of registration: the sum of |g| (L1), the sum
- * of g^2 (L2), or the largest |g| (INF); 0 where there is no gradient. `terms` [size] gets them,
- * *count how many there are: at most sl_parameter_set_count. Must be called by the thread that
- * drives the set's device. Errors: SL_ERR_INVALID if there are more than `size`. */
+ * of g^2 (L2), or the largest |g| (INF); 0 where there is no gradient; none of a parameter that has
+ * block terms. `terms` [size] gets them, *count how many there are: at most sl_parameter_set_count.
+ * Must be called by the thread that drives the set's device. Errors: SL_ERR_INVALID if there are
+ * more than `size`. */
 sl_status sli_grad_norm_terms(sl_parameter_set *set, sl_grad_norm_kind kind, double *terms,
                               int size, int *count);
 
-/* Those of the set's parameters first … end - 1 alone; and those of any arrays of gradients. */
-sl_status sli_grad_norm_terms_between(sl_parameter_set *set, int first, int end,
-                                      sl_grad_norm_kind kind, double *terms, int size, int *count);
+/* Those of any arrays of gradients. */
 sl_status sli_grad_norm_array_terms(sl_device *device, sl_grad_norm_kind kind,
                                     const sli_norm_array *arrays, int count, double *terms);
 

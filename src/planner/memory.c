@@ -25,6 +25,7 @@ sli_rank_plan sli_layout_rank(const sli_layout *layout, int rank)
 typedef struct tied_plan {
     const sli_layout *layout;
     sl_stage_plan *stages;
+    const sl_parameter *cut; /* an embedding that is cut, with the head that is tied to it; NULL */
 } tied_plan;
 
 static sl_stage_plan *find_stage(const tied_plan *plan, sl_module *module)
@@ -42,6 +43,8 @@ static sl_stage_plan *find_stage(const tied_plan *plan, sl_module *module)
 static sl_status add_tied(sl_parameter *tied, void *arg)
 {
     const tied_plan *plan = arg;
+    if (plan->cut && tied->tied_to == plan->cut)
+        return SL_OK;
     sl_stage_plan *user = find_stage(plan, tied->module);
     sl_stage_plan *owner = find_stage(plan, tied->tied_to->module);
     int64_t bytes = sl_shape_count(sl_parameter_shape(tied)) * (int64_t)sizeof(float);
@@ -77,44 +80,74 @@ static int count_sums(const sli_layout *layout)
     return most - 1;
 }
 
+/* What parameters take together. */
+typedef struct parameter_counts {
+    int64_t trained, frozen; /* elements */
+    int64_t value_bytes;
+} parameter_counts;
+
+static void add_module(const sli_layout *layout, const sl_module *module, parameter_counts *counts)
+{
+    counts->trained += sli_module_elements(module, SL_PARAMETER_TRAINED);
+    counts->frozen += sli_module_elements(module, SL_PARAMETER_FROZEN);
+    counts->value_bytes += sli_module_value_bytes(module, layout->precision);
+}
+
+/* A trained one, `sign` times. */
+static void add_parameter(const sli_layout *layout, const sl_parameter *parameter, int sign,
+                          parameter_counts *counts)
+{
+    counts->trained += sign * sl_shape_count(sl_parameter_shape(parameter));
+    counts->value_bytes += sign * sli_parameter_value_bytes(parameter, layout->precision);
+}
+
 /* Frozen parameters and buffers are memory without gradient or state. */
-static void add_parameters(const sli_layout *layout, int64_t trained, int64_t frozen,
-                           int64_t value_bytes, sl_stage_plan *stage)
+static void add_parameters(const sli_layout *layout, const parameter_counts *counts,
+                           sl_stage_plan *stage)
 {
     int owners = layout->zero ? layout->replicas : 1;
-    stage->parameter_elements += trained + frozen;
-    stage->parameter_bytes += value_bytes;
+    int64_t trained = counts->trained;
+    stage->parameter_elements += trained + counts->frozen;
+    stage->parameter_bytes += counts->value_bytes;
     stage->gradient_bytes += (1 + count_sums(layout)) * trained * (int64_t)sizeof(float);
     stage->optimizer_bytes +=
         (trained + owners - 1) / owners * sl_optimizer_state_bytes(&layout->optimizer);
     stage->best_bytes += layout->keeps_best ? trained * (int64_t)sizeof(float) : 0;
 }
 
-/* Those of its first `count` modules. */
-static void plan_parameters(const sli_layout *layout, int count, sl_stage_plan *stage)
-{
-    int64_t trained = 0, frozen = 0, value_bytes = 0;
-    for (int i = stage->first; i < stage->first + count; i++) {
-        const sl_module *module = sl_module_child(layout->model, i);
-        trained += sli_module_elements(module, SL_PARAMETER_TRAINED);
-        frozen += sli_module_elements(module, SL_PARAMETER_FROZEN);
-        value_bytes += sli_module_value_bytes(module, layout->precision);
-    }
-    add_parameters(layout, trained, frozen, value_bytes, stage);
-}
-
 /* ---- A split head (parallel/pipe/pipe_head_values.c) ---------------------------------------- */
 
-static const sl_module *find_head(const sli_layout *layout)
+/* A head that is cut, the model's last module. */
+typedef struct cut_head {
+    const sl_module *module; /* NULL: none is */
+    const sli_linear *linear;
+    const sl_parameter
+        *embedding; /* cut with it, the first module's; NULL: it is not tied to one */
+} cut_head;
+
+static cut_head find_cut_head(const sli_layout *layout)
 {
-    return sl_module_child(layout->model, sl_module_child_count(layout->model) - 1);
+    const sl_module *module =
+        sl_module_child(layout->model, sl_module_child_count(layout->model) - 1);
+    const sli_linear *linear = sli_module_as_linear(module);
+    bool in_one_process = sli_layout_rank(layout, 0).count == sl_schedule_ranks(layout->table);
+    if (layout->head_blocks == 0 || !linear || in_one_process)
+        return (cut_head){0};
+    return (cut_head){module, linear, linear->weight->tied_to};
 }
 
-static bool head_is_cut(const sli_layout *layout)
+/* What is in the stage's set, parts apart. */
+static void plan_parameters(const sli_layout *layout, const cut_head *cut, sl_stage_plan *stage)
 {
-    const sli_linear *head = sli_module_as_linear(find_head(layout));
-    bool in_one_process = sli_layout_rank(layout, 0).count == sl_schedule_ranks(layout->table);
-    return layout->head_blocks > 0 && head && sli_split_head_is_cut(head, in_one_process);
+    parameter_counts counts = {0};
+    for (int i = stage->first; i < stage->first + stage->count; i++) {
+        const sl_module *module = sl_module_child(layout->model, i);
+        if (module != cut->module)
+            add_module(layout, module, &counts);
+    }
+    if (cut->embedding && stage->first == 0)
+        add_parameter(layout, cut->embedding, -1, &counts);
+    add_parameters(layout, &counts, stage);
 }
 
 /* How many classes a rank has. */
@@ -126,77 +159,78 @@ static int64_t count_classes(const sli_layout *layout, int64_t classes, int rank
     return range.end - range.first;
 }
 
-/* Each rank's part, at its first stage; at the last stage the copies of the whole head, for
- * evaluation and for checkpoints. */
-static void add_cut_head(const sli_layout *layout, sl_stage_plan *stages)
+/* The words that so many rows name, at most. */
+static int64_t most_words(const sli_layout *layout, int64_t rows, int64_t classes)
 {
-    const sl_module *module = find_head(layout);
-    const sli_linear *head = sli_module_as_linear(module);
+    int64_t tokens = rows * layout->row_tokens;
+    return tokens < classes ? tokens : classes;
+}
+
+/* The first stage's table of a batch's words, for training or evaluation, and its gradient. */
+static void add_table(const sli_layout *layout, const sli_linear *head, sl_stage_plan *first)
+{
+    int64_t micros = sl_schedule_micros(layout->table) * (int64_t)layout->accumulate;
+    int64_t trained = most_words(layout, micros * layout->micro_rows, head->out);
+    int64_t evaluated =
+        most_words(layout, layout->eval_micros * layout->eval_micro_rows, head->out);
+    int64_t row_bytes = head->in * (int64_t)sizeof(float);
+    first->parameter_bytes += (trained > evaluated ? trained : evaluated) * row_bytes;
+    first->gradient_bytes += trained * row_bytes;
+}
+
+/* Each rank's part, at its first stage; at the last stage the copies of the whole head, for
+ * evaluation and for checkpoints. A tied head has its gradient beside the embedding's, of which the
+ * first stage has the rows of a batch. */
+static void add_cut_head(const sli_layout *layout, const cut_head *cut, sl_stage_plan *stages)
+{
+    const sli_linear *head = cut->linear;
     int count = sl_schedule_stages(layout->table);
-    int64_t trained = sli_module_elements(module, SL_PARAMETER_TRAINED),
-            frozen = sli_module_elements(module, SL_PARAMETER_FROZEN),
-            bytes = sli_module_value_bytes(module, layout->precision),
-            weights = head->in * head->out, copies = layout->keeps_best ? 2 : 1;
+    int64_t weights = head->in * head->out, copies = layout->keeps_best ? 2 : 1;
     bool has_part[SLI_MAX_PLANNED_STAGES] = {false};
+    parameter_counts all = {0};
+    add_module(layout, cut->module, &all);
+    if (cut->embedding)
+        add_parameter(layout, cut->embedding, 1, &all);
     for (int s = 0; s < count; s++) {
         int rank = stages[s].rank;
         if (has_part[rank])
             continue;
         has_part[rank] = true;
         int64_t classes = count_classes(layout, head->out, rank);
-        add_parameters(layout, trained / head->out * classes, frozen / head->out * classes,
-                       bytes / head->out * classes, &stages[s]);
+        parameter_counts part = {all.trained / head->out * classes,
+                                 all.frozen / head->out * classes,
+                                 all.value_bytes / head->out * classes};
+        add_parameters(layout, &part, &stages[s]);
+        if (cut->embedding)
+            stages[s].gradient_bytes += classes * head->in * (int64_t)sizeof(float);
     }
     stages[count - 1].parameter_bytes +=
         weights * (layout->precision == SL_PRECISION_BF16 ? 2 : 4) +
-        (trained + frozen - weights) * (int64_t)sizeof(float);
-    stages[count - 1].saved_bytes += (copies * trained + frozen) * (int64_t)sizeof(float);
-}
-
-/* The copies of a tied head's classes, and their gradients, of ranks in another process than the
- * last stage's. */
-static void add_head_copies(const sli_layout *layout, sl_stage_plan *stages)
-{
-    const sli_linear *head = sli_module_as_linear(find_head(layout));
-    int count = sl_schedule_stages(layout->table), each = sli_layout_rank(layout, 0).count;
-    bool has_part[SLI_MAX_PLANNED_STAGES] = {false};
-    for (int s = 0; s < count; s++) {
-        int rank = stages[s].rank;
-        if (has_part[rank] || rank / each == stages[count - 1].rank / each)
-            continue;
-        has_part[rank] = true;
-        int64_t classes = count_classes(layout, head->out, rank), weights = head->in * classes;
-        int64_t biases = head->bias ? classes * (int64_t)sizeof(float) : 0;
-        stages[s].parameter_bytes +=
-            weights * (layout->precision == SL_PRECISION_BF16 ? 2 : 4) + biases;
-        stages[s].gradient_bytes +=
-            weights * (int64_t)sizeof(float) + (sli_linear_trains_bias(head) ? biases : 0);
-    }
+        (all.trained + all.frozen - weights) * (int64_t)sizeof(float);
+    stages[count - 1].saved_bytes += (copies * all.trained + all.frozen) * (int64_t)sizeof(float);
+    if (cut->embedding)
+        add_table(layout, head, &stages[0]);
 }
 
 sl_status sli_layout_plan_stages(const sli_layout *layout, const int *balance,
                                  sl_stage_plan *stages)
 {
-    tied_plan plan = {layout, stages};
     const int *placement = sl_schedule_placement(layout->table);
     int count = sl_schedule_stages(layout->table);
-    bool is_cut = head_is_cut(layout);
+    cut_head cut = find_cut_head(layout);
+    tied_plan plan = {layout, stages, cut.embedding};
     for (int s = 0, first = 0; s < count; s++) {
         stages[s] = (sl_stage_plan){.rank = placement[s], .first = first, .count = balance[s]};
         first += balance[s];
-        plan_parameters(layout, balance[s] - (is_cut && s + 1 == count), &stages[s]);
+        plan_parameters(layout, &cut, &stages[s]);
     }
     if (layout->row_tokens > 0)
         SL_TRY(sli_module_for_each_tie(layout->model, add_tied, &plan));
     for (int s = 0; s < count; s++)
         stages[s].saved_bytes = stages[s].parameter_bytes + stages[s].best_bytes;
-    if (is_cut)
-        add_cut_head(layout, stages);
-    if (layout->row_tokens == 0)
-        return SL_OK;
-    if (layout->head_blocks > 0 && !is_cut)
-        add_head_copies(layout, stages);
-    return sli_layout_plan_activations(layout, stages);
+    if (cut.module)
+        add_cut_head(layout, &cut, stages);
+    return layout->row_tokens > 0 ? sli_layout_plan_activations(layout, stages) : SL_OK;
 }
 
 /* ---- All ranks of a host -------------------------------------------------------------------- */

@@ -336,11 +336,12 @@ split_head_gives_the_same_bits_for_any_ranks_and_those_of_the_whole_to_rounding(
 }
 
 /* Of one of two ranks: what a step after an update gives, where an evaluation comes first, and the
- * step may rely on what that was given. */
+ * step may rely on what that was given; and the norm of its gradients together with those before.
+ */
 typedef struct later_step {
     bool evaluates, tie;
     sl_precision precision;
-    double loss[2]; /* of each rank */
+    double loss[2], norm[2]; /* of each rank */
 } later_step;
 
 static sl_status take_later_step(sl_group *group, void *arg)
@@ -368,18 +369,22 @@ static sl_status take_later_step(sl_group *group, void *arg)
     if (out->evaluates)
         SL_TRY(sl_pipe_evaluate(at.pipe, &batch, &loss, &terms));
     batch.same_weights = out->evaluates;
-    return sl_pipe_train(at.pipe, &batch, &out->loss[sl_group_rank(group)]);
+    SL_TRY(sl_pipe_train(at.pipe, &batch, &out->loss[sl_group_rank(group)]));
+    return sl_clip_grad_norm(at.pipe, 1, SL_GRAD_NORM_L2, true, &out->norm[sl_group_rank(group)]);
 }
 
 static void copies_of_a_head_are_up_to_date_after_an_evaluation(void **state)
 {
     for (int mode = 0; mode < 4; mode++) {
         sl_precision in = mode % 2 ? SL_PRECISION_BF16 : SL_PRECISION_F32;
-        later_step first = {.precision = in, .tie = mode / 2}, second = first;
+        later_step first = {.precision = in, .tie = mode / 2}, second = first, alone = first;
         second.evaluates = true;
         check_ranks(take_later_step, &first, 2);
         check_ranks(take_later_step, &second, 2);
         assert_true(first.loss[0] == second.loss[0] && first.loss[0] == first.loss[1]);
+        check_ranks(take_later_step, &alone, 1);
+        assert_true(first.loss[0] == alone.loss[0]);
+        assert_true(first.norm[0] == alone.norm[0] && second.norm[1] == alone.norm[0]);
     }
 }
 
@@ -422,26 +427,23 @@ static sl_status create_on_placed_head(sl_group *group, void *arg)
     return sl_pipe_train(at.pipe, &batch, &trained);
 }
 
-/* A set takes the whole head of a pipe whose ranks own their parts, so that no evaluation can have
- * it until the set is gone. */
-static sl_status evaluate_with_placed_head(sl_group *group, void *arg)
+/* No set takes the head of a pipe whose ranks own their parts. */
+static sl_status create_set_of_cut_head(sl_group *group, void *arg)
 {
     SCOPED(rig) at = {0};
     SCOPED(sl_device) *device = new_device(1);
-    SCOPED(sl_parameter_set) *set = NULL;
     SCOPED(sl_tensor) *input = random_ids(device, 1, false), *targets = random_ids(device, 2, true);
     const sl_pipe_batch batch = {.input = input, .targets = targets};
     const sl_training_options cut = {.pipe = options_of_rank(group, BLOCKS)};
     const sl_parameter_set_options own = {.device = device};
+    sl_parameter_set *set;
     double before, after;
     int64_t terms;
-    SL_TRY(rig_open(build_model(false, false), new_cross_entropy(), &cut, &at));
+    int last;
+    SL_TRY(rig_open(build_model(false, arg), new_cross_entropy(), &cut, &at));
     SL_TRY(sl_pipe_evaluate(at.pipe, &batch, &before, &terms));
-    SL_TRY(sl_pipe_train(at.pipe, &batch, &after)); /* gives the copy back */
-    SL_TRY(sl_parameter_set_create(at.model, sl_module_child_count(at.model) - 1, 1, &own, &set));
-    SL_TRY(expect_placed(sl_pipe_evaluate(at.pipe, &batch, &after, &terms), "decoder.weight"));
-    SL_TRY(expect(sl_parameter_value(sl_parameter_set_get(set, 0)) != NULL, "the set's values"));
-    sl_parameter_set_destroy(&set);
+    last = sl_module_child_count(at.model) - 1;
+    SL_TRY(expect_placed(sl_parameter_set_create(at.model, last, 1, &own, &set), "decoder."));
     SL_TRY(sl_pipe_evaluate(at.pipe, &batch, &after, &terms));
     return expect(before == after, "%a after a refusal, got %a", before, after);
 }
@@ -449,7 +451,8 @@ static sl_status evaluate_with_placed_head(sl_group *group, void *arg)
 static void head_of_another_set_is_let_be(void **state)
 {
     check_ranks(create_on_placed_head, NULL, 2);
-    check_ranks(evaluate_with_placed_head, NULL, 2);
+    check_ranks(create_set_of_cut_head, NULL, 2);
+    check_ranks(create_set_of_cut_head, &(bool){true}, 2); /* its weight is tied, its bias is not */
 }
 
 static void split_head_runs_the_table(void **state)
@@ -497,6 +500,39 @@ static void wrong_target_ends_the_step_on_all_ranks(void **state)
     check_pipe_is_empty(&pipe);
 }
 
+/* Of one of two ranks, whose words the first one's embedding has not: the error is a whole one's,
+ * and the pipe goes on. */
+static sl_status name_wrong_word(sl_group *group, void *arg)
+{
+    SCOPED(rig) at = {0};
+    SCOPED(sl_device) *device = new_device(1);
+    SCOPED(sl_tensor) *input = random_ids(device, 1, false), *targets = random_ids(device, 2, true);
+    const sl_pipe_batch batch = {.input = input, .targets = targets};
+    const sl_training_options options = {.pipe = options_of_rank(group, BLOCKS)};
+    const int32_t wrong[] = {CLASSES, -1, INT32_MAX};
+    double loss, again;
+    (void)arg;
+    SL_TRY(rig_open(build_model(false, true), new_cross_entropy(), &options, &at));
+    SL_TRY(sl_pipe_train(at.pipe, &batch, &loss));
+    for (int i = 0; i < 3; i++) {
+        char text[80];
+        int32_t right = sl_tensor_i32(input)[17];
+        sl_tensor_i32(input)[17] = wrong[i];
+        sl_status status = sl_pipe_train(at.pipe, &batch, &again);
+        snprintf(text, sizeof text, "token id %d at [1, 2] is not in 0 .. 36", (int)wrong[i]);
+        sl_tensor_i32(input)[17] = right;
+        SL_TRY(expect(status == SL_ERR_INVALID && strstr(sl_error_text(), text), "%s, got %s", text,
+                      sl_error_text()));
+    }
+    SL_TRY(sl_pipe_train(at.pipe, &batch, &again));
+    return expect(loss == again, "the loss %a, got %a", loss, again);
+}
+
+static void wrong_word_is_named_where_the_embedding_is_cut(void **state)
+{
+    check_ranks(name_wrong_word, NULL, 2);
+}
+
 static sl_status open_with(sl_module *model, sl_loss *loss, sl_pipe_options options)
 {
     SCOPED(sl_device) *device = new_device(1);
@@ -515,7 +551,7 @@ static sl_status open_with(sl_module *model, sl_loss *loss, sl_pipe_options opti
 
 static void what_cannot_be_split_is_refused(void **state)
 {
-    sl_module *frozen = build_model(false, false), *adapted;
+    sl_module *frozen = build_model(false, false), *adapted, *owner = build_model(false, false);
     unsigned seed = 5;
     sl_model_options lora = draw_decoder(&seed, 2, CLASSES, TOKENS);
     sl_pipe_options options = {.head_blocks = BLOCKS};
@@ -528,6 +564,9 @@ static void what_cannot_be_split_is_refused(void **state)
                 "its weight must be trained, without an adapter");
     check_error(open_with(build_model(false, false), new_mse_loss(), options), SL_ERR_UNSUPPORTED,
                 "the loss must be cross entropy");
+    check_ok(sl_module_tie_parameter(owner, "0.encoder.weight", "9.decoder.weight"));
+    check_error(open_with(owner, new_cross_entropy(), options), SL_ERR_UNSUPPORTED,
+                "it may be tied to the embedding of the first module alone");
     options.head_blocks = -1;
     check_error(open_with(build_model(false, false), new_cross_entropy(), options), SL_ERR_INVALID,
                 "head_blocks must be 0 or more, got -1");
@@ -558,6 +597,7 @@ int pipe_head_tests(void)
         cmocka_unit_test(head_of_another_set_is_let_be),
         cmocka_unit_test(split_head_runs_the_table),
         cmocka_unit_test(wrong_target_ends_the_step_on_all_ranks),
+        cmocka_unit_test(wrong_word_is_named_where_the_embedding_is_cut),
         cmocka_unit_test(what_cannot_be_split_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

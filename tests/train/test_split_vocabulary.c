@@ -90,11 +90,12 @@ static void frozen_bias_of_a_split_head_is_let_be_in_other_processes(void **stat
 static void ranks_that_own_their_words_have_the_same_bits(void **state)
 {
     static small_record one;
-    for (int mode = 0; mode < 2; mode++) {
+    for (int mode = 0; mode < 4; mode++) {
         sl_train_options options = split_options(*state);
         options.optimizer.kind = SL_OPTIMIZER_ADAMW;
-        options.optimizer.precision = mode ? SL_PRECISION_BF16 : SL_PRECISION_F32;
+        options.optimizer.precision = mode % 2 ? SL_PRECISION_BF16 : SL_PRECISION_F32;
         options.optimizer.decay = SL_DECAY_MATRICES;
+        options.model.tie = mode / 2;
         options.precision = options.optimizer.precision;
         options.lr.lr = 0.01;
         options.shards = 2;
@@ -105,9 +106,9 @@ static void ranks_that_own_their_words_have_the_same_bits(void **state)
         options.schedule = "zb-h1";
         check_processes(&options, 4, &one, 0);
         options.replicas = options.pipeline_ranks = 2;
-        options.zero = mode;
+        options.zero = mode % 2;
         check_processes(&options, 4, &one, 0);
-        options.zero = !mode;
+        options.zero = !options.zero;
         options.schedule = "zb-v";
         check_processes(&options, 4, &one, 0);
     }
@@ -140,14 +141,15 @@ static void check_model_is_whole(const char *directory)
 
 /* What processes save, one process goes on from, and the other way round; and a run begins from a
  * model that they have saved. */
-static void run_resumes_in_other_processes(void **state)
+static void check_resumes(scratch *dir, bool tie)
 {
     static small_record whole, part;
     char directory[512], model[512];
-    scratch *dir = *state;
     sl_train_options options = split_options(dir);
-    snprintf(directory, sizeof directory, "%s", scratch_path(dir, "of-processes"));
-    snprintf(model, sizeof model, "%s", scratch_path(dir, "model"));
+    snprintf(directory, sizeof directory, "%s",
+             scratch_path(dir, tie ? "of-processes-tied" : "of-processes"));
+    snprintf(model, sizeof model, "%s", scratch_path(dir, tie ? "model-tied" : "model"));
+    options.model.tie = tie;
     options.optimizer.kind = SL_OPTIMIZER_ADAMW;
     options.lr.lr = 0.01;
     options.replicas = 1;
@@ -179,6 +181,12 @@ static void run_resumes_in_other_processes(void **state)
     check_processes(&options, 2, &part, 0);
 }
 
+static void run_resumes_in_other_processes(void **state)
+{
+    check_resumes(*state, false);
+    check_resumes(*state, true);
+}
+
 /* As run_rank, where the first rank alone sees the directory of checkpoints. */
 static sl_status run_rank_apart(sl_group *group, void *arg)
 {
@@ -199,6 +207,7 @@ static void replicas_of_processes_save_what_their_ranks_own(void **state)
     for (int mode = 0; mode < 4; mode++) {
         char directory[512], name[32];
         sl_train_options options = split_options(dir);
+        options.model.tie = mode == 1 || mode == 2;
         snprintf(name, sizeof name, "saved-%d", mode);
         snprintf(directory, sizeof directory, "%s", scratch_path(dir, name));
         options.optimizer.kind = SL_OPTIMIZER_ADAMW;
@@ -315,29 +324,33 @@ static sl_train_options planned_options(void)
     return options;
 }
 
-/* Of a tied head alone there are copies, without a bias where it has none; of another one, the last
- * stage has a copy for evaluation. In bf16, copies have no values in f32 but the bias's. The first
- * rank has 512 of 1000 words. */
+/* The first rank has 512 of 1000 words, the last one the others, and a copy of all for evaluation,
+ * in bf16 without values in f32 but the bias's. A tied head has its gradient beside the embedding's
+ * rows; of these the first stage has as many as a batch has words. */
 static void check_planned_head(const sl_train_options *options, int64_t biases)
 {
-    bool is_narrow = options->precision == SL_PRECISION_BF16;
-    int64_t width = options->model.emsize, word = 4 * (width + biases), own = 512 * word;
+    bool is_narrow = options->precision == SL_PRECISION_BF16, is_tied = options->model.tie;
+    int64_t width = options->model.emsize, weight = 4 * width, word = weight + 4 * biases;
     int64_t values = word + (is_narrow ? 2 * width : 0),
             copies = (is_narrow ? 2 : 4) * width + 4 * biases;
     sl_plan here = plan_of_launch(options, NULL),
             apart = plan_of_launch(options, &(sl_train_launch){.ranks = 2});
     sl_stage_plan *first = here.stage, *last = &here.stage[1];
-    first->gradient_bytes += own;
-    if (options->model.tie) {
-        first->parameter_bytes += 512 * copies;
-        first->gradient_bytes += 1000 * 4 * width;
-        last->parameter_bytes += 1000 * (is_narrow ? 6 : 4) * width;
-    } else {
-        first->parameter_bytes += 512 * values;
-        first->optimizer_bytes += 2 * own;
-        last->parameter_bytes += 1000 * copies - 512 * values;
-        last->gradient_bytes -= own;
-        last->optimizer_bytes -= 2 * own;
+    first->parameter_bytes += 512 * values;
+    first->gradient_bytes += 512 * word;
+    first->optimizer_bytes += 512 * 2 * word;
+    last->parameter_bytes += 1000 * copies - 512 * values;
+    last->gradient_bytes -= 512 * word;
+    last->optimizer_bytes -= 512 * 2 * word;
+    if (is_tied) {
+        int64_t embedding = weight + (is_narrow ? 2 * width : 0);
+        int64_t words = here.micros * here.micro_rows * options->bptt; /* more than evaluated */
+        first->parameter_bytes += words * weight - 1000 * embedding;
+        first->gradient_bytes += (words + 512 - 1000) * weight;
+        first->optimizer_bytes -= 1000 * 2 * weight;
+        last->parameter_bytes += 1000 * embedding;
+        last->gradient_bytes += 488 * weight;
+        last->optimizer_bytes += 1000 * 2 * weight;
     }
     for (int s = 0; s < 2; s++) {
         assert_int_equal(apart.stage[s].parameter_bytes, here.stage[s].parameter_bytes);
@@ -399,9 +412,10 @@ static sl_status run_checked_rank(sl_group *group, void *arg)
     return run_as_rank(arg, group, RANKS, &reporter, 1, &result);
 }
 
-static void ranks_hold_their_own_words(void **state)
+static void check_words_held(scratch *dir, bool tie)
 {
-    sl_train_options options = split_options(*state);
+    sl_train_options options = split_options(dir);
+    options.model.tie = tie;
     options.model.emsize = 64;
     options.model.nhid = 16;
     options.pipeline_ranks = RANKS;
@@ -415,6 +429,12 @@ static void ranks_hold_their_own_words(void **state)
     sl_corpus_destroy(&corpus);
     shared_plan = plan_of_launch(&sized, &(sl_train_launch){.ranks = RANKS});
     check_ok(sl_spawn(run_checked_rank, &options, RANKS, NULL));
+}
+
+static void ranks_hold_their_own_words(void **state)
+{
+    check_words_held(*state, false);
+    check_words_held(*state, true);
 }
 
 static void check_refused(const sl_train_options *options, sl_status status, const char *text)

@@ -144,8 +144,10 @@ static sl_status mark_module_ready(sli_reducer *reducer, const sl_module *module
 {
     for (int i = 0; i < module->parameter_count; i++) {
         const sl_parameter *parameter = module->parameters[i];
+        if (parameter->is_cut || parameter->ties)
+            continue;
         int index = reducer->index_of[sli_parameter_set_index(reducer->set, parameter)];
-        if (index >= 0 && !parameter->ties)
+        if (index >= 0)
             SL_TRY(mark_ready(reducer, index));
     }
     for (int i = 0; i < module->child_count; i++)

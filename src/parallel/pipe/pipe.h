@@ -20,7 +20,6 @@ struct sl_pipe {
     bool no_init, inference;
     bool has_ties;        /* some parameter is tied to another */
     bool has_remote_ties; /* of stages in different processes */
-    bool has_new_weights; /* since copies of a split head's were sent */
 
     const char *schedule;
     sl_schedule_writer writer; /* NULL: the library's, of `schedule` */
@@ -40,13 +39,16 @@ struct sl_pipe {
     sli_channel **channels; /* [channel_count] two between neighbours, and two for each skip; those
                                of other processes among them */
     int skip_count, channel_count;
-    int head_blocks;      /* of a split head; 0: it is not split */
-    sli_head_part *parts; /* [rank_count] of it; NULL: likewise */
-    bool head_is_tied;    /* to or by another parameter */
-    bool head_is_cut;     /* each rank owns its part's parameters */
-    bool has_whole_head;  /* where it is cut: the last stage has a copy of all, for evaluation;
-                             the same in every process */
-    bool made_whole_head; /* this process has memory for that copy, which the pipe frees */
+    int head_blocks;         /* of a split head; 0: it is not split */
+    sli_head_part *parts;    /* [rank_count] of it; NULL: likewise */
+    bool has_head;           /* its parameters are this pipe's (pipe_head_values.c) */
+    sl_parameter *embedding; /* that the head is tied to; NULL: it is not */
+    bool head_is_cut;        /* each rank owns its part's parameters */
+    bool has_whole_head;     /* where it is cut: the last stage has a copy of all, for evaluation;
+                                the same in every process */
+    bool made_whole_head;    /* this process has memory for that copy, which the pipe frees */
+    int32_t *words;          /* [word_count] of a cut embedding, of the batch (pipe_embedding.c) */
+    int64_t word_count;
     pthread_mutex_t *device_locks; /* [rank_count], of which one for each distinct device */
     int device_lock_count;
 

@@ -335,8 +335,8 @@ static sl_status create_parameters(int index, void *arg)
         .bucket_bytes = pipe->bucket_bytes,
     };
     sl_parameter *parts[SLI_HEAD_PARAMETERS];
-    int modules, part_count = sli_stage_list_parts(pipe, stage, parts, &modules);
-    return sli_parameter_set_create(stage->model, stage->first, modules, parts, part_count,
+    int part_count = sli_stage_list_parts(stage, parts);
+    return sli_parameter_set_create(stage->model, stage->first, stage->count, parts, part_count,
                                     &options, &stage->parameters);
 }
 
@@ -353,12 +353,12 @@ static sl_status plan_pipe(sl_pipe *pipe, const sl_pipe_options *options)
     SL_TRY_OR_FAIL(sl_error_context(set_up_ranks(pipe, options), "sl_pipe_create: "));
     set_up_stages(pipe, balance);
     SL_TRY_OR_FAIL(sli_pipe_check_slices(pipe));
-    SL_TRY_OR_FAIL(sli_pipe_check_ties(pipe));
-    SL_TRY_OR_FAIL(sli_pipe_find_skips(pipe));
     if (pipe->head_blocks > 0) {
         SL_TRY_OR_FAIL(sli_pipe_check_head(pipe));
-        status = sli_pipe_create_parts(pipe);
+        SL_TRY_OR_FAIL(sli_pipe_create_parts(pipe));
     }
+    SL_TRY_OR_FAIL(sli_pipe_check_ties(pipe));
+    status = sli_pipe_find_skips(pipe);
 
 fail:
     free(balance);
@@ -436,7 +436,6 @@ static sl_status create_pipe(const sl_pipe_options *options, sl_pipe **out)
     pipe->no_init = options->no_init;
     pipe->inference = options->inference;
     pipe->head_blocks = options->loss && !options->inference ? options->head_blocks : 0;
-    pipe->has_new_weights = true;
     pipe->stage_count = options->stages;
     pipe->rank_count = options->stages / (options->virtual_stages ? options->virtual_stages : 1);
     sli_failure_init(&pipe->failure);

@@ -23,35 +23,48 @@ void sli_pipe_destroy_head(sl_pipe *pipe);
 
 /* ---- Values and gradients (pipe_head_values.c) -------------------------------------------- */
 
-/* Decides who owns the head's parameters, when the parts are there without tensors. Refuses a head
- * that would be cut and is in a parameter set already. */
+/* Decides who owns the head's parameters, when the parts are there without tensors. Refuses what
+ * would be cut and is in a parameter set already. */
 sl_status sli_pipe_cut_head(sl_pipe *pipe);
 
-/* Fills `parts` with the stage's parts of a cut head and returns their number. Sets *modules: how
- * many of the stage's modules have their parameters in its set (all, or without a cut head). */
-int sli_stage_list_parts(const sl_pipe *pipe, sli_stage *stage,
-                         sl_parameter *parts[SLI_HEAD_PARAMETERS], int *modules);
+/* Fills `parts` with the stage's parts of cut parameters and returns their number. */
+int sli_stage_list_parts(sli_stage *stage, sl_parameter *parts[SLI_HEAD_PARAMETERS]);
 
 /* Gives the parts of this process their tensors, when all parameters are there. */
 sl_status sli_pipe_place_head(sl_pipe *pipe);
 void sli_pipe_clear_head(sl_pipe *pipe);
-void sli_pipe_zero_head(sl_pipe *pipe); /* the gradients of copies */
+void sli_pipe_zero_head(sl_pipe *pipe); /* the gradients that parts have beside their own */
 
-/* The terms of a gradient norm that the stage's set gives are those of its parameters first …
- * end - 1; those of a split head that is not tied come from its blocks, so that they do not depend
- * on who owns it: terms [2 * head_blocks] of weights and biases, of which the stage's part sets its
- * own. */
-void sli_stage_find_normed(const sl_pipe *pipe, const sli_stage *stage, int *first, int *end);
+/* The terms of a gradient norm of what is cut, or would be, come from the head's blocks, so that
+ * they do not depend on who owns it: terms [2 * head_blocks] of weights and biases, of which the
+ * stage's part sets its own. */
 sl_status sli_stage_head_norm_terms(const sl_pipe *pipe, const sli_stage *stage,
                                     sl_grad_norm_kind kind, double *terms);
 
-/* Before a batch: gives copies the head's values where they need others (every process calls it,
- * when they are converted), and says whether its gradients are overwritten. */
+/* Before a batch: brings what it needs of a cut head (every process calls it, when values are
+ * converted), and says whether gradients are overwritten. */
 sl_status sli_pipe_exchange_head(sl_pipe *pipe, const sli_step *step);
 void sli_pipe_begin_head(sl_pipe *pipe);
 
 /* After it: the head's gradients, when no action runs any more. Every process calls it. */
 sl_status sli_pipe_gather_head(sl_pipe *pipe);
+
+/* ---- Words of a cut embedding (pipe_embedding.c) ------------------------------------------ */
+
+/* Before the exchange, in the process of the first stage: finds the words that the batch's ids
+ * name, and makes the stage a table of so many rows. */
+sl_status sli_pipe_list_words(sl_pipe *pipe, const sl_tensor *ids, bool has_gradients);
+
+/* Part of the exchange: the first stage gets their rows; and afterwards their owners get the rows
+ * of their gradients. */
+sl_status sli_pipe_fetch_words(sl_pipe *pipe, const sli_step *step);
+sl_status sli_pipe_return_words(sl_pipe *pipe);
+
+/* Puts the numbers of a micro-batch's ids in that table in their place. */
+sl_status sli_pipe_number_words(const sl_pipe *pipe, sl_tensor **ids);
+
+/* Frees the table. */
+void sli_pipe_drop_words(sl_pipe *pipe);
 
 /* ---- Actions (as those of pipe_skip.h) ---------------------------------------------------- */
 

@@ -1,17 +1,17 @@
 /* Who owns the values, gradients and optimizer of a split head (pipe_head.c).
  *
- *     all ranks in one process     the last stage. A rank's part is a view of its rows: parts are
- *                                  of different classes, so ranks write different rows
+ *     all ranks in one process     its stage, or that of the embedding that it is tied to. A rank's
+ *                                  part is a view of its rows: parts are of different classes, so
+ *                                  ranks write different rows
  *     in several                   the head is cut: each rank owns its part, which is in the set of
  *                                  the rank's first stage. Updates need no exchange. The head's
  *                                  own parameters have memory only while they are evaluated: the
  *                                  last stage then has a copy of the whole head, which it gets
  *                                  before the first forward after a change, until the next step
- *     in several, a tied head      the stage of the parameter that it is tied to. The last stage's
- *                                  process has views. Another one has a copy of its classes'
- *                                  values, which it gets before the first batch after a change, and
- *                                  gradients of its own, which it sends back after the table, as
- *                                  for tied parameters (pipe_tied.c) */
+ *
+ * An embedding that a cut head is tied to is cut with it: a rank owns the rows of its words, and
+ * the first stage gets those that a batch names (pipe_embedding.c). The head's gradient is beside
+ * the rows' own, to which it is added after the batch, as for any tied parameter (nn/tied.c). */
 #include "parallel/pipe/pipe_head.h"
 
 #include "core/error.h"
@@ -45,7 +45,16 @@ static bool is_in_one_process(const sl_pipe *pipe)
     return true;
 }
 
-/* The part's rows of one of the head's parameters. */
+/* What is cut, if it is: the head's weight, or the embedding that it is tied to, and the bias;
+ * NULL: there is none. */
+static void list_whole(const sl_pipe *pipe, sl_parameter *whole[SLI_HEAD_PARAMETERS])
+{
+    const sli_linear *linear = find_head(pipe);
+    whole[WEIGHT] = pipe->embedding ? pipe->embedding : linear->weight;
+    whole[BIAS] = linear->bias;
+}
+
+/* The part's rows of a parameter. */
 static sl_parameter cut_parameter(const sl_parameter *whole, const sli_split_head *head)
 {
     sli_class_range range = sli_split_head_range(head);
@@ -53,42 +62,52 @@ static sl_parameter cut_parameter(const sl_parameter *whole, const sli_split_hea
     part.first = range.first * (sl_shape_count(&whole->shape) / head->classes);
     part.shape.size[0] = range.end - range.first;
     part.value = part.grad = part.bf16 = NULL;
+    part.in_products = sli_parameter_is_in_products(whole);
+    part.ties = NULL;
+    part.is_cut = false;
     return part;
 }
 
-static sl_status check_unplaced(const sli_linear *head)
+static void cut(sl_pipe *pipe, int kind, sl_parameter *whole)
 {
-    SL_TRY(sli_parameter_check_unplaced(head->weight));
-    return head->bias ? sli_parameter_check_unplaced(head->bias) : SL_OK;
+    for (int i = 0; i < pipe->rank_count; i++) {
+        pipe->parts[i].own[kind] = cut_parameter(whole, &pipe->parts[i].head);
+        pipe->parts[i].own_count = kind + 1;
+    }
+    whole->is_cut = true;
 }
 
 sl_status sli_pipe_cut_head(sl_pipe *pipe)
 {
-    const sli_linear *linear = find_head(pipe);
-    pipe->head_is_tied = sli_linear_is_tied(linear);
-    pipe->head_is_cut = sli_split_head_is_cut(linear, is_in_one_process(pipe));
-    if (!pipe->head_is_cut)
-        return SL_OK;
-    SL_TRY(check_unplaced(linear)); /* parts' sets do not hold it */
-    for (int i = 0; i < pipe->rank_count; i++) {
-        sli_head_part *part = &pipe->parts[i];
-        part->own[WEIGHT] = cut_parameter(linear->weight, &part->head);
-        if (linear->bias)
-            part->own[BIAS] = cut_parameter(linear->bias, &part->head);
-        part->own_count = linear->bias ? 2 : 1;
+    sl_parameter *whole[SLI_HEAD_PARAMETERS];
+    pipe->embedding = find_head(pipe)->weight->tied_to;
+    list_whole(pipe, whole);
+    for (int k = 0; k < SLI_HEAD_PARAMETERS && whole[k]; k++)
+        SL_TRY(sli_parameter_check_unplaced(whole[k])); /* parts' sets do not hold it */
+    pipe->has_head = true;
+    pipe->head_is_cut = !is_in_one_process(pipe);
+    for (int k = 0; k < SLI_HEAD_PARAMETERS && whole[k]; k++) {
+        whole[k]->has_block_terms = true;
+        if (pipe->head_is_cut)
+            cut(pipe, k, whole[k]);
     }
     return SL_OK;
 }
 
-int sli_stage_list_parts(const sl_pipe *pipe, sli_stage *stage,
-                         sl_parameter *parts[SLI_HEAD_PARAMETERS], int *modules)
+static void join_head(const sl_pipe *pipe)
 {
-    *modules = stage->count - (pipe->head_is_cut && stage->is_last);
-    if (!pipe->head_is_cut || !stage->part)
-        return 0;
-    for (int i = 0; i < stage->part->own_count; i++)
+    sl_parameter *whole[SLI_HEAD_PARAMETERS];
+    list_whole(pipe, whole);
+    for (int k = 0; k < SLI_HEAD_PARAMETERS && whole[k]; k++)
+        whole[k]->is_cut = whole[k]->has_block_terms = false;
+}
+
+int sli_stage_list_parts(sli_stage *stage, sl_parameter *parts[SLI_HEAD_PARAMETERS])
+{
+    int count = stage->part ? stage->part->own_count : 0;
+    for (int i = 0; i < count; i++)
         parts[i] = &stage->part->own[i];
-    return stage->part->own_count;
+    return count;
 }
 
 /* ---- Tensors of parts --------------------------------------------------------------------- */
@@ -99,11 +118,13 @@ static const sl_tensor *product_values(const sl_parameter *parameter)
 }
 
 /* Handles on a part's own parameters. */
-static sl_status alias_own(sli_head_part *part)
+static sl_status alias_own(const sl_pipe *pipe, sl_device *device, sli_head_part *part)
 {
     const sl_parameter *weight = &part->own[WEIGHT], *bias = &part->own[BIAS];
     SL_TRY(sl_tensor_alias(product_values(weight), &part->weight));
-    SL_TRY(sl_tensor_alias(weight->grad, &part->weight_grad));
+    SL_TRY(pipe->embedding ? sl_tensor_create(device, SL_MEMORY_GRADIENTS, SL_F32, &weight->shape,
+                                              &part->weight_grad)
+                           : sl_tensor_alias(weight->grad, &part->weight_grad));
     if (part->own_count <= BIAS)
         return SL_OK;
     SL_TRY(sl_tensor_alias(bias->value, &part->bias));
@@ -133,38 +154,14 @@ static sl_status view_head(const sli_linear *linear, sl_device *device, sli_head
                               : SL_OK;
 }
 
-static sl_status copy_head(const sl_pipe *pipe, const sli_linear *linear, sl_device *device,
-                           sli_head_part *part)
-{
-    sli_class_range range = sli_split_head_range(&part->head);
-    int64_t count = range.end - range.first;
-    sl_shape weight = sl_shape_2d(count, linear->in), bias = sl_shape_1d(count);
-    sl_dtype dtype = pipe->precision == SL_PRECISION_BF16 ? SL_BF16 : SL_F32;
-    SL_TRY(sl_tensor_create(device, SL_MEMORY_PARAMETERS, dtype, &weight, &part->weight));
-    if (linear->bias)
-        SL_TRY(sl_tensor_create(device, SL_MEMORY_PARAMETERS, SL_F32, &bias, &part->bias));
-    SL_TRY(sl_tensor_create(device, SL_MEMORY_GRADIENTS, SL_F32, &weight, &part->weight_grad));
-    return sli_linear_trains_bias(linear)
-               ? sl_tensor_create(device, SL_MEMORY_GRADIENTS, SL_F32, &bias, &part->bias_grad)
-               : SL_OK;
-}
-
-static sl_status place_part(const sl_pipe *pipe, sl_device *device, sli_head_part *part)
-{
-    const sli_linear *linear = find_head(pipe);
-    if (pipe->head_is_cut)
-        return alias_own(part);
-    return last_stage(pipe)->is_here ? view_head(linear, device, part)
-                                     : copy_head(pipe, linear, device, part);
-}
-
 sl_status sli_pipe_place_head(sl_pipe *pipe)
 {
     for (int i = 0; pipe->parts && i < pipe->rank_count; i++) {
         sli_head_part *part = &pipe->parts[i];
         if (!pipe->ranks[i].device)
             continue;
-        SL_TRY(place_part(pipe, pipe->ranks[i].device, part));
+        SL_TRY(pipe->head_is_cut ? alias_own(pipe, pipe->ranks[i].device, part)
+                                 : view_head(find_head(pipe), pipe->ranks[i].device, part));
         part->head.weight = part->weight;
         part->head.bias = part->bias;
         part->head.weight_grad = part->weight_grad;
@@ -188,8 +185,12 @@ static void destroy_whole(sl_pipe *pipe)
 
 void sli_pipe_clear_head(sl_pipe *pipe)
 {
-    if (pipe->head_is_cut)
+    if (pipe->head_is_cut) {
         destroy_whole(pipe);
+        sli_pipe_drop_words(pipe);
+    }
+    if (pipe->has_head)
+        join_head(pipe);
     for (int i = 0; pipe->parts && i < pipe->rank_count; i++) {
         sli_head_part *part = &pipe->parts[i];
         sl_tensor_destroy(&part->weight);
@@ -201,53 +202,6 @@ void sli_pipe_clear_head(sl_pipe *pipe)
 
 /* ---- Between processes -------------------------------------------------------------------- */
 
-/* The other process's rank of the group, where this one has just the last stage or just the part;
- * -1: both are in one process, or neither is here. */
-static int other_process(const sl_pipe *pipe, int rank)
-{
-    const sli_stage *last = last_stage(pipe);
-    int part = pipe->ranks[rank].group_rank;
-    if (part == last->group_rank)
-        return -1;
-    return last->is_here ? part : pipe->ranks[rank].device ? last->group_rank : -1;
-}
-
-/* Sends or receives a part's rows of one of the head's tensors. `whole` is the last stage's, `copy`
- * the part's; the process has one of them. */
-static sl_status exchange_rows(const sl_pipe *pipe, int rank, bool to_part, const sl_tensor *whole,
-                               sl_tensor *copy)
-{
-    const sli_split_head *head = &pipe->parts[rank].head;
-    bool is_last = last_stage(pipe)->is_here;
-    int other = other_process(pipe, rank);
-    sl_tensor *rows = NULL;
-    if (is_last)
-        SL_TRY(view_classes(head, whole, last_stage(pipe)->device, &rows));
-    const sl_tensor *data = is_last ? rows : copy;
-    int64_t count = sl_tensor_count(data);
-    sl_dtype dtype = sl_tensor_dtype(data);
-    sl_status status =
-        is_last == to_part
-            ? sli_pipe_group_send(pipe->group, sl_tensor_data(data), count, dtype, other)
-            : sli_pipe_group_receive(pipe->group, sl_tensor_data(data), count, dtype, other);
-    sl_tensor_destroy(&rows);
-    return status;
-}
-
-static sl_status send_values(const sl_pipe *pipe)
-{
-    const sli_linear *linear = find_head(pipe);
-    for (int i = 0; i < pipe->rank_count; i++) {
-        const sli_head_part *part = &pipe->parts[i];
-        if (other_process(pipe, i) < 0)
-            continue;
-        SL_TRY(exchange_rows(pipe, i, true, product_values(linear->weight), part->weight));
-        if (linear->bias)
-            SL_TRY(exchange_rows(pipe, i, true, linear->bias->value, part->bias));
-    }
-    return SL_OK;
-}
-
 /* Memory for the whole head, as products take it. */
 static sl_status create_whole(sl_pipe *pipe)
 {
@@ -257,7 +211,6 @@ static sl_status create_whole(sl_pipe *pipe)
     bool is_narrow = pipe->precision == SL_PRECISION_BF16;
     if (pipe->made_whole_head)
         return SL_OK;
-    SL_TRY(check_unplaced(linear));
     pipe->made_whole_head = true;
     SL_TRY(sl_tensor_create(device, SL_MEMORY_PARAMETERS, is_narrow ? SL_BF16 : SL_F32,
                             &weight->shape, &weight->value));
@@ -269,19 +222,24 @@ static sl_status create_whole(sl_pipe *pipe)
 
 /* Gives the last stage a part's rows of a parameter. */
 static sl_status give_rows(const sl_pipe *pipe, int rank, const sl_parameter *parameter,
-                           sl_tensor *own)
+                           const sl_tensor *own)
 {
     const sli_stage *last = last_stage(pipe);
-    const sli_head_part *part = &pipe->parts[rank];
+    bool is_here = pipe->ranks[rank].device;
     sl_tensor *rows;
-    if (other_process(pipe, rank) >= 0)
-        return exchange_rows(pipe, rank, false, parameter->value, own);
+    sl_status status = SL_OK;
     if (!last->is_here)
-        return SL_OK;
-    SL_TRY(view_classes(&part->head, parameter->value, last->device, &rows));
-    memcpy(sl_tensor_data(rows), sl_tensor_data(own), sli_tensor_bytes(own));
+        return is_here ? sli_pipe_group_send(pipe->group, sl_tensor_data(own), sl_tensor_count(own),
+                                             sl_tensor_dtype(own), last->group_rank)
+                       : SL_OK;
+    SL_TRY(view_classes(&pipe->parts[rank].head, parameter->value, last->device, &rows));
+    if (is_here)
+        memcpy(sl_tensor_data(rows), sl_tensor_data(own), sli_tensor_bytes(own));
+    else
+        status = sli_pipe_group_receive(pipe->group, sl_tensor_data(rows), sl_tensor_count(rows),
+                                        sl_tensor_dtype(rows), pipe->ranks[rank].group_rank);
     sl_tensor_destroy(&rows);
-    return SL_OK;
+    return status;
 }
 
 static sl_status collect_whole(const sl_pipe *pipe)
@@ -312,32 +270,35 @@ static sl_status exchange_whole(sl_pipe *pipe, const sli_step *step)
     return status;
 }
 
-/* Copies of parts are needed in steps that go backward alone. */
 sl_status sli_pipe_exchange_head(sl_pipe *pipe, const sli_step *step)
 {
-    if (pipe->head_is_cut)
-        return exchange_whole(pipe, step);
-    pipe->has_new_weights |= !step->same_weights;
-    if (!pipe->parts || !step->backward || !pipe->has_new_weights)
+    if (!pipe->head_is_cut)
         return SL_OK;
-    pipe->has_new_weights = false;
-    return sli_pipe_group_check(pipe->group, send_values(pipe));
+    SL_TRY(exchange_whole(pipe, step));
+    return pipe->embedding ? sli_pipe_group_check(pipe->group, sli_pipe_fetch_words(pipe, step))
+                           : SL_OK;
 }
 
 /* ---- Gradients --------------------------------------------------------------------------- */
 
-static sl_status send_gradients(const sl_pipe *pipe)
+/* Adds the head's gradient to that of the embedding's rows, as nn/tied.c does to a whole one's. */
+static sl_status add_to_embedding(int index, void *arg)
 {
-    const sli_linear *linear = find_head(pipe);
-    for (int i = 0; i < pipe->rank_count; i++) {
-        const sli_head_part *part = &pipe->parts[i];
-        if (other_process(pipe, i) < 0)
-            continue;
-        SL_TRY(exchange_rows(pipe, i, false, linear->weight->grad, part->weight_grad));
-        if (sli_linear_trains_bias(linear))
-            SL_TRY(exchange_rows(pipe, i, false, linear->bias->grad, part->bias_grad));
-    }
-    return SL_OK;
+    const sl_pipe *pipe = arg;
+    sli_head_part *part = pipe->stages[index].part;
+    sl_tensor *sum;
+    if (!part || part->head.weight_grad_is_stale)
+        return SL_OK;
+    SL_TRY(sl_parameter_grad(&part->own[WEIGHT], &sum));
+    part->head.weight_grad_is_stale = true;
+    return sli_device_add(pipe->stages[index].device, sl_tensor_count(sum), sl_tensor_f32(sum),
+                          sl_tensor_f32(part->weight_grad));
+}
+
+static sl_status gather_embedding(sl_pipe *pipe)
+{
+    SL_TRY(sli_pipe_group_check(pipe->group, sli_pipe_return_words(pipe)));
+    return sl_pipe_run_on_stages(pipe, add_to_embedding, pipe);
 }
 
 sl_status sli_pipe_gather_head(sl_pipe *pipe)
@@ -345,31 +306,25 @@ sl_status sli_pipe_gather_head(sl_pipe *pipe)
     if (!pipe->parts)
         return SL_OK;
     const sli_linear *linear = find_head(pipe);
-    for (int i = 0; i < pipe->rank_count; i++)
-        for (int k = 0; k < pipe->parts[i].own_count; k++)
-            pipe->parts[i].own[k].grad_is_stale = false;
     linear->weight->grad_is_stale = false;
     if (linear->bias)
         linear->bias->grad_is_stale = false;
-    return pipe->group && !pipe->head_is_cut
-               ? sli_pipe_group_check(pipe->group, send_gradients(pipe))
-               : SL_OK;
+    for (int i = 0; i < pipe->rank_count; i++)
+        for (int k = pipe->embedding ? BIAS : WEIGHT; k < pipe->parts[i].own_count; k++)
+            pipe->parts[i].own[k].grad_is_stale = false;
+    return pipe->head_is_cut && pipe->embedding ? gather_embedding(pipe) : SL_OK;
 }
 
-/* A copy's gradient is whole as long as the last stage's parameter keeps its own: that of a tied
- * parameter is added to its owner's after each batch. */
 static void begin_part(const sl_pipe *pipe, sli_head_part *part)
 {
     const sli_linear *linear = find_head(pipe);
     sli_split_head *head = &part->head;
-    if (pipe->head_is_cut) {
-        head->weight_grad_is_stale = part->own[WEIGHT].grad_is_stale;
-        head->bias_grad_is_stale = part->own[BIAS].grad_is_stale;
-    } else if (last_stage(pipe)->is_here) {
+    if (!pipe->head_is_cut) {
         head->weight_grad_is_stale = linear->weight->grad_is_stale;
         head->bias_grad_is_stale = linear->bias && linear->bias->grad_is_stale;
     } else {
-        head->weight_grad_is_stale |= linear->weight->tied_to != NULL;
+        head->weight_grad_is_stale = pipe->embedding || part->own[WEIGHT].grad_is_stale;
+        head->bias_grad_is_stale = part->own[BIAS].grad_is_stale;
     }
 }
 
@@ -387,36 +342,26 @@ void sli_pipe_zero_head(sl_pipe *pipe)
 
 /* ---- Their norm -------------------------------------------------------------------------- */
 
-void sli_stage_find_normed(const sl_pipe *pipe, const sli_stage *stage, int *first, int *end)
-{
-    *first = 0;
-    *end = sl_parameter_set_count(stage->parameters);
-    if (!pipe->parts || pipe->head_is_tied)
-        return;
-    if (pipe->head_is_cut)
-        *first = stage->part ? stage->part->own_count : 0;
-    else if (stage->is_last)
-        *end -= find_head(pipe)->bias ? 2 : 1;
-}
-
-/* Of each of the part's blocks, of `width` elements for a class; `terms` [blocks of the head]. */
+/* Of each of the part's blocks, of `width` elements for a class; `terms` [blocks of the head]. The
+ * parameter is the part's own, or a whole one. */
 static sl_status add_block_terms(const sli_stage *stage, sl_grad_norm_kind kind,
-                                 const sl_parameter *parameter, const sl_tensor *grad,
-                                 int64_t width, double *terms)
+                                 const sl_parameter *parameter, bool is_own, int64_t width,
+                                 double *terms)
 {
     const sli_split_head *head = &stage->part->head;
     int count = head->end - head->first;
-    int64_t first = sli_split_head_range(head).first;
-    if (!grad || parameter->grad_is_stale)
+    if (!parameter->grad || parameter->grad_is_stale)
         return SL_OK;
+    int64_t before = is_own ? sli_split_head_range(head).first : 0;
     sli_norm_array *arrays = calloc((size_t)count, sizeof *arrays);
     if (!arrays)
         return sli_no_memory(NULL, "the gradient norm");
     for (int i = 0; i < count; i++) {
         int block = head->first + i;
         sli_class_range range = sli_class_range_of(head->classes, head->blocks, block, block + 1);
-        arrays[i] = (sli_norm_array){(range.end - range.first) * width,
-                                     sl_tensor_f32(grad) + (range.first - first) * width};
+        arrays[i] =
+            (sli_norm_array){(range.end - range.first) * width,
+                             sl_tensor_f32(parameter->grad) + (range.first - before) * width};
     }
     sl_status status =
         sli_grad_norm_array_terms(stage->device, kind, arrays, count, terms + head->first);
@@ -428,12 +373,15 @@ sl_status sli_stage_head_norm_terms(const sl_pipe *pipe, const sli_stage *stage,
                                     sl_grad_norm_kind kind, double *terms)
 {
     const sli_head_part *part = stage->part;
-    const sli_linear *linear = find_head(pipe);
-    if (!part || pipe->head_is_tied)
+    sl_parameter *whole[SLI_HEAD_PARAMETERS];
+    if (!part)
         return SL_OK;
+    list_whole(pipe, whole);
     bool is_cut = pipe->head_is_cut;
-    SL_TRY(add_block_terms(stage, kind, is_cut ? &part->own[WEIGHT] : linear->weight,
-                           part->weight_grad, part->head.width, terms));
-    return add_block_terms(stage, kind, is_cut ? &part->own[BIAS] : linear->bias, part->bias_grad,
-                           1, terms + pipe->head_blocks);
+    SL_TRY(add_block_terms(stage, kind, is_cut ? &part->own[WEIGHT] : whole[WEIGHT], is_cut,
+                           part->head.width, terms));
+    if (!whole[BIAS])
+        return SL_OK;
+    return add_block_terms(stage, kind, is_cut ? &part->own[BIAS] : whole[BIAS], is_cut, 1,
+                           terms + pipe->head_blocks);
 }

@@ -34,11 +34,9 @@ static sl_status compute_terms(int stage, void *arg)
     const norm_job *job = arg;
     const sl_pipe *pipe = job->pipe;
     sl_parameter_set *set = sl_pipe_parameters(pipe, stage);
-    int first, end, count;
-    sli_stage_find_normed(pipe, &pipe->stages[stage], &first, &end);
-    SL_TRY(sli_grad_norm_terms_between(set, first, end, job->kind,
-                                       job->terms + count_parameters(pipe, stage), end - first,
-                                       &count));
+    int count;
+    SL_TRY(sli_grad_norm_terms(set, job->kind, job->terms + count_parameters(pipe, stage),
+                               pipe->stages[stage].parameter_count, &count));
     return sli_stage_head_norm_terms(pipe, &pipe->stages[stage], job->kind,
                                      job->terms + count_parameters(pipe, pipe->stage_count));
 }

@@ -77,8 +77,20 @@ typedef struct listed_stage {
     const sl_optimizer *optimizer; /* NULL: likewise, or no optimizer is listed */
     int64_t *steps;
     int left; /* of the steps, which are in the order of buckets: that of parameters reversed */
+    struct cut_parts *cut;
+    bool lists_cut_alone; /* the other parameters are another process's, and not asked for */
     sli_tensors *tensors;
 } listed_stage;
+
+/* Of cut parameters, the first rank's parts stand where the parameters do in the model, and those
+ * of the other ranks behind all. */
+typedef struct cut_parts {
+    const sli_head_part *parts; /* [ranks] */
+    listed_stage first;         /* of the first rank */
+    size_t at[SLI_HEAD_PARAMETERS];
+    sl_parameter *whole[SLI_HEAD_PARAMETERS];
+    int count;
+} cut_parts;
 
 /* Adds the arrays of a trained parameter's state, and the number of its steps. `held`: as in
  * add_parameter. */
@@ -134,10 +146,23 @@ static sl_status add_parameter(listed_stage *stage, const sl_parameter *paramete
                       sli_parameter_dtype(parameter, stage->precision), &range, flat);
 }
 
+static sl_status add_first_part(cut_parts *cut, sl_parameter *parameter)
+{
+    int index = cut->count++;
+    cut->whole[index] = parameter;
+    cut->at[index] = cut->first.tensors->entry_count;
+    return add_parameter(&cut->first, parameter, &cut->parts[0].own[index]);
+}
+
 static sl_status list_module(listed_stage *stage, const sl_module *module)
 {
-    for (int i = 0; i < module->parameter_count; i++)
-        SL_TRY(add_parameter(stage, module->parameters[i], module->parameters[i]));
+    for (int i = 0; i < module->parameter_count; i++) {
+        sl_parameter *parameter = module->parameters[i];
+        if (parameter->is_cut)
+            SL_TRY(add_first_part(stage->cut, parameter));
+        else if (!stage->lists_cut_alone)
+            SL_TRY(add_parameter(stage, parameter, parameter));
+    }
     for (int i = 0; i < module->child_count; i++)
         SL_TRY(list_module(stage, module->children[i]));
     return SL_OK;
@@ -159,39 +184,36 @@ static listed_stage begin_stage(const sl_pipe *pipe, const listing *list, int in
     return listed;
 }
 
-/* Parts of a cut head are the first parameters of a set, and so their numbers of steps the last. */
-static sl_status list_stage(const sl_pipe *pipe, const listing *list, int index,
+/* Parts of cut parameters are the first parameters of a set, and so their numbers of steps the
+ * last.
+ */
+static sl_status list_stage(const sl_pipe *pipe, const listing *list, int index, cut_parts *cut,
                             sli_tensors *tensors)
 {
     sli_stage *stage = &pipe->stages[index];
     sl_parameter *parts[SLI_HEAD_PARAMETERS];
-    int modules, part_count = sli_stage_list_parts(pipe, stage, parts, &modules);
+    int part_count = sli_stage_list_parts(stage, parts);
     listed_stage listed = begin_stage(pipe, list, index, tensors);
     for (int i = 0; i < part_count; i++)
         listed.left -= sl_parameter_get_kind(parts[i]) == SL_PARAMETER_TRAINED;
-    if (list->own && !stage->is_here)
-        return SL_OK;
-    for (int m = 0; m < modules; m++)
+    listed.cut = cut;
+    listed.lists_cut_alone = list->own && !stage->is_here;
+    for (int m = 0; m < stage->count; m++)
         SL_TRY(list_module(&listed, sl_module_child(pipe->model, stage->first + m)));
     return SL_OK;
 }
 
-/* Lists a cut head, the model's last module: its tensors with the first rank's part, and the parts
- * of the other ranks behind them. */
-static sl_status list_cut_head(const sl_pipe *pipe, const listing *list, sli_tensors *tensors)
+/* Lists the parts that the rank has, and makes them those that follow on the ones before. */
+static sl_status list_other_parts(const sl_pipe *pipe, const listing *list, int rank,
+                                  cut_parts *cut, sli_tensors *tensors)
 {
-    const sli_linear *head = sli_pipe_find_head(pipe->model);
-    const sl_parameter *const parameters[SLI_HEAD_PARAMETERS] = {head->weight, head->bias};
-    size_t before = 0, begin;
-    for (int rank = 0; rank < pipe->rank_count; rank++, before = begin) {
-        listed_stage listed = begin_stage(pipe, list, pipe->ranks[rank].own[0], tensors);
-        begin = tensors->entry_count;
-        for (int i = 0; i < pipe->parts[rank].own_count; i++)
-            SL_TRY(add_parameter(&listed, parameters[i], &pipe->parts[rank].own[i]));
-        if (rank == 0)
-            tensors->count = tensors->entry_count;
-        for (size_t i = begin; rank > 0 && i < tensors->entry_count; i++)
-            tensors->entries[before + i - begin].next = i;
+    listed_stage listed = begin_stage(pipe, list, pipe->ranks[rank].own[0], tensors);
+    for (int k = 0; k < cut->count; k++) {
+        size_t begin = tensors->entry_count;
+        SL_TRY(add_parameter(&listed, cut->whole[k], &pipe->parts[rank].own[k]));
+        for (size_t i = begin; i < tensors->entry_count; i++)
+            tensors->entries[cut->at[k] + i - begin].next = i;
+        cut->at[k] = begin;
     }
     return SL_OK;
 }
@@ -201,6 +223,7 @@ static sl_status list_tensors(const sl_pipe *pipe, const listing *list, sli_tens
 {
     enum { MOST_ITEMS = 3 }; /* of a parameter */
     size_t most = 1;
+    cut_parts cut = {.parts = pipe->parts};
     sl_status status;
     for (int s = 0; s < pipe->stage_count; s++)
         most += MOST_ITEMS * (size_t)pipe->stages[s].parameter_count;
@@ -210,11 +233,13 @@ static sl_status list_tensors(const sl_pipe *pipe, const listing *list, sli_tens
     out->items = calloc(most, sizeof *out->items);
     out->entries = calloc(most, sizeof *out->entries);
     SL_TRY_OR_FAIL(out->items && out->entries ? SL_OK : no_memory());
-    for (int s = 0; s < pipe->stage_count; s++)
-        SL_TRY_OR_FAIL(list_stage(pipe, list, s, out));
-    out->count = out->entry_count;
     if (pipe->head_is_cut)
-        SL_TRY_OR_FAIL(list_cut_head(pipe, list, out));
+        cut.first = begin_stage(pipe, list, pipe->ranks[0].own[0], out);
+    for (int s = 0; s < pipe->stage_count; s++)
+        SL_TRY_OR_FAIL(list_stage(pipe, list, s, &cut, out));
+    out->count = out->entry_count;
+    for (int rank = 1; rank < pipe->rank_count; rank++)
+        SL_TRY_OR_FAIL(list_other_parts(pipe, list, rank, &cut, out));
     for (size_t i = 0; i < out->entry_count; i++)
         out->entries[i].owner = pipe->stages[out->entries[i].stage].group_rank;
     return SL_OK;

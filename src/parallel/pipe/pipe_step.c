@@ -37,6 +37,12 @@ static sl_status cut_rows(const sl_tensor *batch, const sli_micro *cut, sl_devic
     return sli_tensor_move(out, device);
 }
 
+static sl_status cut_input(const sl_pipe *pipe, const sl_tensor *batch, sli_micro *cut)
+{
+    SL_TRY(cut_rows(batch, cut, pipe->stages[0].device, &cut->input));
+    return sli_pipe_number_words(pipe, &cut->input);
+}
+
 /* 0 without lengths. */
 static int64_t longest_row(const int64_t *lengths, const sli_micro *cut)
 {
@@ -70,7 +76,7 @@ static sl_status cut_batch(sl_pipe *pipe, const sl_pipe_batch *batch, const sli_
         cut->columns = longest_row(batch->lengths, cut);
         sli_micro_slice(step, slice, cut);
         if (first_stage(pipe)->is_here)
-            SL_TRY(cut_rows(batch->input, cut, first_stage(pipe)->device, &cut->input));
+            SL_TRY(cut_input(pipe, batch->input, cut));
         if (targets)
             SL_TRY(cut_rows(targets, cut, last_stage(pipe)->device, &cut->targets));
         if (slice + 1 == step->slices)
@@ -288,6 +294,8 @@ static sl_status prepare_step(sl_pipe *pipe, const sl_pipe_batch *batch, sli_ste
     step->slices = 1;
     if (pipe->slices > 1 && step->backward && step->training && step->rows > 0)
         status = sli_pipe_choose_slices(pipe, batch, step);
+    if (status == SL_OK && first_stage(pipe)->is_here)
+        status = sli_pipe_list_words(pipe, batch->input, step->backward);
     if (status != SL_OK)
         step->rows = 0;
     step->failure = &pipe->failure;

@@ -39,6 +39,8 @@ static sl_status check_tie(sl_parameter *tied, void *arg)
     sl_pipe *pipe = arg;
     const sli_stage *owner = sli_pipe_find_stage(pipe, tied->tied_to->module);
     const sli_stage *user = sli_pipe_find_stage(pipe, tied->module);
+    if (tied->tied_to->is_cut)
+        return SL_OK; /* pipe_head_values.c */
     pipe->has_ties = true;
     pipe->has_remote_ties |= owner->group_rank != user->group_rank;
     return owner->group_rank == user->group_rank ? check_memory(tied, owner, user) : SL_OK;
@@ -56,7 +58,8 @@ static bool is_end_of(const sl_pipe *pipe, const sl_parameter *tied, bool of_own
     const sli_stage *owner = sli_pipe_find_stage(pipe, tied->tied_to->module);
     const sli_stage *user = sli_pipe_find_stage(pipe, tied->module);
     *rank = of_owner ? user->group_rank : owner->group_rank;
-    return owner->group_rank != user->group_rank && (of_owner ? owner : user)->is_here;
+    return !tied->tied_to->is_cut && owner->group_rank != user->group_rank &&
+           (of_owner ? owner : user)->is_here;
 }
 
 /* ---- Creation --------------------------------------------------------------------------- */
@@ -82,7 +85,7 @@ static sl_status place_tied(sl_parameter *tied, void *arg)
     const sl_pipe *pipe = arg;
     int rank;
     sl_device *device = sli_pipe_find_stage(pipe, tied->module)->device;
-    if (!device)
+    if (!device || tied->tied_to->is_cut)
         return SL_OK;
     if (is_end_of(pipe, tied, false, &rank))
         return create_copy(pipe, tied, device);

@@ -36,9 +36,11 @@ typedef struct sli_head_part {
                                               where the head is cut (pipe_head_values.c) */
     int own_count;
     sl_tensor *weight, *bias, *weight_grad, *bias_grad; /* what it has in `head`; owned */
-    sli_split_head_record *records;                     /* [chunks] */
-    sli_head_tensors *of_rank;                          /* [chunks] of the rank's thread */
-    sli_head_tensors *of_last;                          /* [chunks] of the last stage's */
+    int64_t first_word, word_count; /* the batch's, of a cut embedding, that are the rank's: of the
+                                       pipe's `words` */
+    sli_split_head_record *records; /* [chunks] */
+    sli_head_tensors *of_rank;      /* [chunks] of the rank's thread */
+    sli_head_tensors *of_last;      /* [chunks] of the last stage's */
     sli_channel *channels[SLI_HEAD_CHANNELS];
 } sli_head_part;
 
