@@ -152,8 +152,8 @@ typedef struct sl_pipe_options {
      * some. Results depend on their number, to rounding, and on nothing else of the split. In
      * one process the parameters stay where they are without it. In several, each rank owns its
      * part of them, and of the embedding that the head is tied to: the set of its first stage
-     * begins with parameters of their names and its own rows, and no other set has anything of
-     * them. Of such an embedding the first stage has the rows of a batch, while it runs. Evaluation
+     * begins with parameters of their names and its own rows; sets of its other stages have
+     * nothing of them. Of such an embedding the first stage has the rows of a batch. Evaluation
      * runs the whole head in the last stage, which has a copy for it where ranks own parts. CPUs
      * only; a head that is frozen, has an adapter, or is tied to anything but the embedding of the
      * first module is refused with SL_ERR_UNSUPPORTED. */
@@ -198,7 +198,8 @@ typedef struct sl_pipe_batch {
     bool evaluation;          /* modules in evaluation mode: no dropout; nothing is recomputed */
     bool same_weights;        /* the caller promises that no parameter has changed since the pipe's
                                  last successful call. Values are then not converted to bf16 again,
-                                 and tied values are not sent to other processes again */
+                                 and tied values are not sent to other processes again (but for the
+                                 rows of an embedding that is cut) */
     bool last_position;       /* (sl_pipe_forward alone) the output of [N, T, …] is that of each
                                  row's last position, [N, 1, …]. A linear layer that ends the model
                                  runs for these alone */

@@ -193,9 +193,9 @@ sl_status sli_parameter_gradient_pair(sl_parameter *first, sl_parameter *second,
 int64_t sli_parameter_room(const sl_parameter *parameter);
 int64_t sli_parameter_lead(const sl_parameter *parameter);
 
-/* As sl_parameter_set_create, with parts of parameters (borrowed, not NULL), which come first in
- * the set and are no module's of the tree; there may be no children beside them. Parameters of the
- * tree that are cut are left out. */
+/* As sl_parameter_set_create, with parts of parameters (borrowed), which come first in the set and
+ * are no module's of the tree; `count` may be 0 then. Parameters of the tree that are cut are left
+ * out; without parts (NULL) they are refused. */
 sl_status sli_parameter_set_create(sl_module *root, int first, int count,
                                    sl_parameter *const *parts, int part_count,
                                    const sl_parameter_set_options *options, sl_parameter_set **out);

@@ -1,9 +1,9 @@
 /* Gradient clipping by the norm of all parameters together (torch.nn.utils.clip_grad_norm_).
  *
- * Each parameter contributes one term, computed on its own device from its elements alone; the
- * terms are combined in the model's order. So the norm, and with it every weight, is the same bit
- * for bit however the model is cut into stages. The gradients are not rewritten: the optimizer
- * multiplies them by the coefficient while it reads them. */
+ * Each parameter (of a split head, each block) contributes one term, computed on its own device
+ * from its elements alone; the terms are combined in the model's order. So the norm, and with it
+ * every weight, is the same bit for bit however the model is cut into stages. The gradients are not
+ * rewritten: the optimizer multiplies them by the coefficient while it reads them. */
 #include "optim/optimizer.h"
 #include "sluice/optim.h"
 

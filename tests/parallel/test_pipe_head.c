@@ -427,7 +427,8 @@ static sl_status create_on_placed_head(sl_group *group, void *arg)
     return sl_pipe_train(at.pipe, &batch, &trained);
 }
 
-/* No set takes the head of a pipe whose ranks own their parts. */
+/* No set takes the head of a pipe whose ranks own their parts; nor does another pipe, also where it
+ * has the stages on other ranks. */
 static sl_status create_set_of_cut_head(sl_group *group, void *arg)
 {
     SCOPED(rig) at = {0};
@@ -436,14 +437,22 @@ static sl_status create_set_of_cut_head(sl_group *group, void *arg)
     const sl_pipe_batch batch = {.input = input, .targets = targets};
     const sl_training_options cut = {.pipe = options_of_rank(group, BLOCKS)};
     const sl_parameter_set_options own = {.device = device};
+    const int exchanged[] = {1, 0};
+    sl_pipe_options other = options_of_rank(group, 0);
     sl_parameter_set *set;
+    sl_pipe *pipe;
     double before, after;
     int64_t terms;
     int last;
+    other.group_ranks = exchanged;
     SL_TRY(rig_open(build_model(false, arg), new_cross_entropy(), &cut, &at));
     SL_TRY(sl_pipe_evaluate(at.pipe, &batch, &before, &terms));
     last = sl_module_child_count(at.model) - 1;
     SL_TRY(expect_placed(sl_parameter_set_create(at.model, last, 1, &own, &set), "decoder."));
+    sl_device *const exchanged_devices[] = {at.devices[1], at.devices[0]};
+    other.model = at.model;
+    other.devices = exchanged_devices;
+    SL_TRY(expect_placed(sl_pipe_create(&other, &pipe), "sl_parameter_set_create"));
     SL_TRY(sl_pipe_evaluate(at.pipe, &batch, &after, &terms));
     return expect(before == after, "%a after a refusal, got %a", before, after);
 }
@@ -500,8 +509,8 @@ static void wrong_target_ends_the_step_on_all_ranks(void **state)
     check_pipe_is_empty(&pipe);
 }
 
-/* Of one of two ranks, whose words the first one's embedding has not: the error is a whole one's,
- * and the pipe goes on. */
+/* Of one of two ranks: wrong calls and words, after an evaluation. The errors are those of a whole
+ * embedding, and the pipe goes on. */
 static sl_status name_wrong_word(sl_group *group, void *arg)
 {
     SCOPED(rig) at = {0};
@@ -511,9 +520,12 @@ static sl_status name_wrong_word(sl_group *group, void *arg)
     const sl_training_options options = {.pipe = options_of_rank(group, BLOCKS)};
     const int32_t wrong[] = {CLASSES, -1, INT32_MAX};
     double loss, again;
+    int64_t terms;
     (void)arg;
     SL_TRY(rig_open(build_model(false, true), new_cross_entropy(), &options, &at));
     SL_TRY(sl_pipe_train(at.pipe, &batch, &loss));
+    SL_TRY(sl_pipe_evaluate(at.pipe, &batch, &again, &terms));
+    SL_TRY(expect(sl_pipe_train(at.pipe, &batch, NULL) == SL_ERR_INVALID, "no place for a loss"));
     for (int i = 0; i < 3; i++) {
         char text[80];
         int32_t right = sl_tensor_i32(input)[17];

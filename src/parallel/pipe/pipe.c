@@ -150,7 +150,6 @@ void sl_pipe_zero_grad(sl_pipe *pipe)
         if (pipe->stages[i].is_here)
             sl_parameter_set_zero_grad(pipe->stages[i].parameters);
     sli_pipe_zero_tied(pipe);
-    sli_pipe_zero_head(pipe);
 }
 
 const sli_stage *sli_pipe_find_stage(const sl_pipe *pipe, const sl_module *module)

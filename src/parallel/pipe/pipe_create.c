@@ -336,8 +336,9 @@ static sl_status create_parameters(int index, void *arg)
     };
     sl_parameter *parts[SLI_HEAD_PARAMETERS];
     int part_count = sli_stage_list_parts(stage, parts);
-    return sli_parameter_set_create(stage->model, stage->first, stage->count, parts, part_count,
-                                    &options, &stage->parameters);
+    return sli_parameter_set_create(stage->model, stage->first, stage->count,
+                                    pipe->head_is_cut ? parts : NULL, part_count, &options,
+                                    &stage->parameters);
 }
 
 /* What this rank can find out by itself. */

@@ -17,10 +17,9 @@
 #include "parallel/pipe/pipe.h"
 #include "tensor/tensor.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { WEIGHT }; /* of a part's own */
 
 static bool is_first_here(const sl_pipe *pipe)
 {
@@ -100,9 +99,8 @@ static sl_status list_words(sl_pipe *pipe, const sl_tensor *ids, bool has_gradie
 
 sl_status sli_pipe_list_words(sl_pipe *pipe, const sl_tensor *ids, bool has_gradients)
 {
-    if (!pipe->head_is_cut || !pipe->embedding || !is_first_here(pipe))
+    if (!pipe->head_is_cut || !pipe->embedding)
         return SL_OK;
-    sli_pipe_drop_words(pipe);
     if (sl_tensor_dtype(ids) != SL_I32 || sl_tensor_count(ids) == 0)
         return SL_OK; /* the embedding refuses them */
     sl_status status = list_words(pipe, ids, has_gradients);
@@ -118,7 +116,7 @@ void sli_pipe_drop_words(sl_pipe *pipe)
     pipe->word_count = 0;
     for (int i = 0; pipe->parts && i < pipe->rank_count; i++)
         pipe->parts[i].word_count = 0;
-    if (!pipe->embedding || !is_first_here(pipe))
+    if (!pipe->head_is_cut || !pipe->embedding || !is_first_here(pipe))
         return;
     sl_tensor_destroy(&pipe->embedding->value);
     sl_tensor_destroy(&pipe->embedding->grad);
@@ -145,159 +143,173 @@ sl_status sli_pipe_number_words(const sl_pipe *pipe, sl_tensor **ids)
 
 /* ---- Rows ------------------------------------------------------------------------------- */
 
-/* Copies the rows of the part's words from its own tensor, or to it. */
-static void copy_rows(const sl_pipe *pipe, const sli_head_part *part, bool from_own, float *own,
-                      float *rows)
+enum { ROWS_AT_ONCE = 256 }; /* in a message to or from a part's own tensor */
+
+/* Rows of the part's words from its own tensor, or to it: `count` from number `first` on. */
+static void copy_rows(const sl_pipe *pipe, const sli_head_part *part, int64_t first, int64_t count,
+                      bool from_own, float *own, float *rows)
 {
     int64_t width = part->head.width, first_class = sli_split_head_range(&part->head).first;
-    for (int64_t i = 0; i < part->word_count; i++) {
-        float *of_own = own + (pipe->words[part->first_word + i] - first_class) * width;
-        float *of_rows = rows + i * width;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t word = pipe->words[part->first_word + first + i];
+        float *of_own = own + (word - first_class) * width, *of_rows = rows + i * width;
         memcpy(from_own ? of_rows : of_own, from_own ? of_own : of_rows,
                (size_t)width * sizeof *rows);
     }
 }
 
-/* Sends the rows of the part's words from its own tensor to the first stage's process, or gets them
- * from there. */
-static sl_status exchange_own(const sl_pipe *pipe, const sli_head_part *part, bool from_own,
-                              float *own)
+/* In a process without the first stage: between the part's own tensor and that stage's table. */
+static sl_status exchange_own(const sl_pipe *pipe, const sli_head_part *part, int64_t first,
+                              int64_t count, bool from_own, float *own, float *room)
 {
-    int64_t count = part->word_count * part->head.width;
-    int first = pipe->stages[0].group_rank;
-    float *rows = malloc((size_t)count * sizeof *rows);
-    if (!rows)
-        return sli_no_memory("sl_pipe", "the rows of a batch's words");
-    sl_status status;
+    int other = pipe->stages[0].group_rank;
+    int64_t elements = count * part->head.width;
     if (from_own) {
-        copy_rows(pipe, part, true, own, rows);
-        status = sli_pipe_group_send(pipe->group, rows, count, SL_F32, first);
-    } else {
-        status = sli_pipe_group_receive(pipe->group, rows, count, SL_F32, first);
-        if (status == SL_OK)
-            copy_rows(pipe, part, false, own, rows);
+        copy_rows(pipe, part, first, count, true, own, room);
+        return sli_pipe_group_send(pipe->group, room, elements, SL_F32, other);
     }
-    free(rows);
+    SL_TRY(sli_pipe_group_receive(pipe->group, room, elements, SL_F32, other));
+    copy_rows(pipe, part, first, count, false, own, room);
+    return SL_OK;
+}
+
+static sl_status exchange_all_own(const sl_pipe *pipe, const sli_head_part *part, bool from_own,
+                                  float *own)
+{
+    float *room = malloc((size_t)(ROWS_AT_ONCE * part->head.width) * sizeof *room);
+    sl_status status = room ? SL_OK : sli_no_memory("sl_pipe", "rows of a batch's words");
+    for (int64_t i = 0; i < part->word_count && status == SL_OK; i += ROWS_AT_ONCE) {
+        int64_t left = part->word_count - i;
+        status = exchange_own(pipe, part, i, left < ROWS_AT_ONCE ? left : ROWS_AT_ONCE, from_own,
+                              own, room);
+    }
+    free(room);
     return status;
 }
 
-/* The rows of a rank's words go from its part's own tensor into the table, or back. The process
- * has one of them at least. */
+/* In the process of the first stage: between its table and another process's part. */
+static sl_status exchange_table(const sl_pipe *pipe, int rank, bool from_own, float *table)
+{
+    const sli_head_part *part = &pipe->parts[rank];
+    int64_t width = part->head.width;
+    int other = pipe->ranks[rank].group_rank;
+    for (int64_t i = 0; i < part->word_count; i += ROWS_AT_ONCE) {
+        int64_t left = part->word_count - i;
+        int64_t elements = (left < ROWS_AT_ONCE ? left : ROWS_AT_ONCE) * width;
+        float *rows = table + (part->first_word + i) * width;
+        SL_TRY(from_own ? sli_pipe_group_receive(pipe->group, rows, elements, SL_F32, other)
+                        : sli_pipe_group_send(pipe->group, rows, elements, SL_F32, other));
+    }
+    return SL_OK;
+}
+
+/* The rows of a rank's words go from its part's own tensor into the table, or back. A tensor that
+ * another process has is NULL. */
 static sl_status move_rows(const sl_pipe *pipe, int rank, bool from_own, sl_tensor *own,
                            sl_tensor *table)
 {
     const sli_head_part *part = &pipe->parts[rank];
-    int64_t width = part->head.width, count = part->word_count * width;
-    int other = pipe->ranks[rank].group_rank;
-    if (count == 0)
+    if (part->word_count == 0)
         return SL_OK;
-    if (!table)
-        return exchange_own(pipe, part, from_own, sl_tensor_f32(own));
-    float *rows = sl_tensor_f32(table) + part->first_word * width;
-    if (own) {
-        copy_rows(pipe, part, from_own, sl_tensor_f32(own), rows);
-        return SL_OK;
-    }
-    return from_own ? sli_pipe_group_receive(pipe->group, rows, count, SL_F32, other)
-                    : sli_pipe_group_send(pipe->group, rows, count, SL_F32, other);
+    if (!is_first_here(pipe))
+        return exchange_all_own(pipe, part, from_own, sl_tensor_f32(own));
+    if (!pipe->ranks[rank].device)
+        return exchange_table(pipe, rank, from_own, sl_tensor_f32(table));
+    copy_rows(pipe, part, 0, part->word_count, from_own, sl_tensor_f32(own),
+              sl_tensor_f32(table) + part->first_word * part->head.width);
+    return SL_OK;
 }
 
-/* What the first stage's process tells another one. */
-typedef struct words_message {
-    int64_t count; /* of the rank's words, which follow */
-    int64_t adds;  /* their gradients begin as the rank's are */
-} words_message;
+/* ---- Between processes ------------------------------------------------------------------ */
 
-enum { MESSAGE_WORDS = sizeof(words_message) / sizeof(int64_t) };
-
-static sl_status receive_words(sl_pipe *pipe, sli_head_part *part, words_message *message)
+static sl_status receive_words(sl_pipe *pipe, sli_head_part *part)
 {
     int first = pipe->stages[0].group_rank;
-    SL_TRY(sli_pipe_group_receive(pipe->group, message, MESSAGE_WORDS, SL_I64, first));
-    if (message->count == 0)
+    SL_TRY(sli_pipe_group_receive(pipe->group, &part->word_count, 1, SL_I64, first));
+    if (part->word_count == 0)
         return SL_OK;
-    int64_t count = pipe->word_count + message->count;
+    int64_t count = pipe->word_count + part->word_count;
     int32_t *words = realloc(pipe->words, (size_t)count * sizeof *words);
     if (!words)
         return sli_no_memory("sl_pipe", "the words of a batch");
     pipe->words = words;
-    SL_TRY(sli_pipe_group_receive(pipe->group, words + pipe->word_count, message->count, SL_I32,
-                                  first));
     part->first_word = pipe->word_count;
-    part->word_count = message->count;
     pipe->word_count = count;
-    return SL_OK;
+    return sli_pipe_group_receive(pipe->group, words + part->first_word, part->word_count, SL_I32,
+                                  first);
 }
 
-static sl_status send_words(const sl_pipe *pipe, int rank, const words_message *message)
+static sl_status send_words(const sl_pipe *pipe, int rank)
 {
     const sli_head_part *part = &pipe->parts[rank];
     int other = pipe->ranks[rank].group_rank;
-    SL_TRY(sli_pipe_group_send(pipe->group, message, MESSAGE_WORDS, SL_I64, other));
-    return message->count > 0 ? sli_pipe_group_send(pipe->group, pipe->words + part->first_word,
-                                                    message->count, SL_I32, other)
-                              : SL_OK;
+    SL_TRY(sli_pipe_group_send(pipe->group, &part->word_count, 1, SL_I64, other));
+    if (part->word_count == 0)
+        return SL_OK;
+    return sli_pipe_group_send(pipe->group, pipe->words + part->first_word, part->word_count,
+                               SL_I32, other);
 }
 
-static sl_status fetch_of_rank(sl_pipe *pipe, int rank, bool adds)
+/* Does the batch add to gradients that the rank has? Its process knows, and tells the first
+ * stage's. */
+static sl_status find_whether_it_adds(const sl_pipe *pipe, int rank, bool backward, bool *adds)
+{
+    bool is_here = pipe->ranks[rank].device;
+    int32_t flag = is_here && backward && !pipe->parts[rank].own[SLI_HEAD_WEIGHT].grad_is_stale;
+    if (!is_here)
+        SL_TRY(sli_pipe_group_receive(pipe->group, &flag, 1, SL_I32, pipe->ranks[rank].group_rank));
+    else if (!is_first_here(pipe))
+        SL_TRY(sli_pipe_group_send(pipe->group, &flag, 1, SL_I32, pipe->stages[0].group_rank));
+    *adds = flag;
+    return SL_OK;
+}
+
+static sl_status fetch_of_rank(sl_pipe *pipe, int rank, bool backward)
 {
     sli_head_part *part = &pipe->parts[rank];
-    sl_parameter *own = &part->own[WEIGHT], *embedding = pipe->embedding;
-    words_message message = {part->word_count, adds};
-    bool is_here = pipe->ranks[rank].device;
-    sl_tensor *grad = NULL;
-    if (!is_here)
-        SL_TRY(send_words(pipe, rank, &message));
+    sl_parameter *own = &part->own[SLI_HEAD_WEIGHT], *embedding = pipe->embedding;
+    sl_tensor *grad;
+    bool adds;
+    if (!pipe->ranks[rank].device)
+        SL_TRY(send_words(pipe, rank));
     else if (!is_first_here(pipe))
-        SL_TRY(receive_words(pipe, part, &message));
-    SL_TRY(move_rows(pipe, rank, true, is_here ? own->value : NULL, embedding->value));
-    if (!message.adds)
+        SL_TRY(receive_words(pipe, part));
+    if (part->word_count == 0)
         return SL_OK;
-    if (is_here)
-        SL_TRY(sl_parameter_grad(own, &grad));
-    return move_rows(pipe, rank, true, grad, embedding->grad);
+    SL_TRY(move_rows(pipe, rank, true, own->value, embedding->value));
+    SL_TRY(find_whether_it_adds(pipe, rank, backward, &adds));
+    if (!adds)
+        return SL_OK;
+    if (is_first_here(pipe))
+        SL_TRY(sl_parameter_grad(embedding, &grad)); /* zeros for ranks that have none */
+    return move_rows(pipe, rank, true, own->grad, embedding->grad);
 }
 
 /* Every process goes through the ranks in their order, so that messages find their receivers. */
 sl_status sli_pipe_fetch_words(sl_pipe *pipe, const sli_step *step)
 {
-    bool is_first = is_first_here(pipe);
-    int own_rank = sl_schedule_placement(pipe->order)[0];
-    bool adds = step->backward && is_first && pipe->word_count > 0 &&
-                !pipe->parts[own_rank].own[WEIGHT].grad_is_stale;
-    if (!is_first)
-        sli_pipe_drop_words(pipe);
     for (int i = 0; i < pipe->rank_count; i++)
-        if (is_first || pipe->ranks[i].device)
-            SL_TRY(fetch_of_rank(pipe, i, adds));
-    if (is_first)
-        pipe->embedding->grad_is_stale = !adds;
+        if (is_first_here(pipe) || pipe->ranks[i].device)
+            SL_TRY(fetch_of_rank(pipe, i, step->backward));
     return SL_OK;
 }
 
 static sl_status return_to_rank(const sl_pipe *pipe, int rank)
 {
-    sl_parameter *own = &pipe->parts[rank].own[WEIGHT], *embedding = pipe->embedding;
-    int first = pipe->stages[0].group_rank, other = pipe->ranks[rank].group_rank;
-    bool is_here = pipe->ranks[rank].device;
-    int32_t has_any = !embedding->grad_is_stale;
-    sl_tensor *grad = NULL;
-    if (!is_here)
-        SL_TRY(sli_pipe_group_send(pipe->group, &has_any, 1, SL_I32, other));
-    else if (!is_first_here(pipe))
-        SL_TRY(sli_pipe_group_receive(pipe->group, &has_any, 1, SL_I32, first));
-    if (!has_any)
-        return SL_OK;
-    if (is_here)
+    sl_parameter *own = &pipe->parts[rank].own[SLI_HEAD_WEIGHT];
+    sl_tensor *grad;
+    if (pipe->ranks[rank].device)
         SL_TRY(sl_parameter_grad(own, &grad));
-    return move_rows(pipe, rank, false, grad, embedding->grad);
+    return move_rows(pipe, rank, false, own->grad, pipe->embedding->grad);
 }
 
 sl_status sli_pipe_return_words(sl_pipe *pipe)
 {
-    for (int i = 0; i < pipe->rank_count; i++)
+    sl_status status = SL_OK;
+    assert(!is_first_here(pipe) || !pipe->embedding->grad_is_stale);
+    for (int i = 0; i < pipe->rank_count && status == SL_OK; i++)
         if (is_first_here(pipe) || pipe->ranks[i].device)
-            SL_TRY(return_to_rank(pipe, i));
+            status = return_to_rank(pipe, i);
     sli_pipe_drop_words(pipe);
-    return SL_OK;
+    return status;
 }

@@ -54,8 +54,6 @@ sl_status sli_pipe_create_parts(sl_pipe *pipe)
             .classes = head->out,
             .width = head->in,
             .blocks = pipe->head_blocks,
-            .weight_grad_is_stale = true,
-            .bias_grad_is_stale = true,
         };
         sli_split_head_find_part(pipe->head_blocks, i, pipe->rank_count, &part->head.first,
                                  &part->head.end);

@@ -33,7 +33,6 @@ int sli_stage_list_parts(sli_stage *stage, sl_parameter *parts[SLI_HEAD_PARAMETE
 /* Gives the parts of this process their tensors, when all parameters are there. */
 sl_status sli_pipe_place_head(sl_pipe *pipe);
 void sli_pipe_clear_head(sl_pipe *pipe);
-void sli_pipe_zero_head(sl_pipe *pipe); /* the gradients that parts have beside their own */
 
 /* The terms of a gradient norm of what is cut, or would be, come from the head's blocks, so that
  * they do not depend on who owns it: terms [2 * head_blocks] of weights and biases, of which the
@@ -52,7 +51,7 @@ sl_status sli_pipe_gather_head(sl_pipe *pipe);
 /* ---- Words of a cut embedding (pipe_embedding.c) ------------------------------------------ */
 
 /* Before the exchange, in the process of the first stage: finds the words that the batch's ids
- * name, and makes the stage a table of so many rows. */
+ * name, and makes the stage a table that has room for them. */
 sl_status sli_pipe_list_words(sl_pipe *pipe, const sl_tensor *ids, bool has_gradients);
 
 /* Part of the exchange: the first stage gets their rows; and afterwards their owners get the rows
@@ -60,7 +59,7 @@ sl_status sli_pipe_list_words(sl_pipe *pipe, const sl_tensor *ids, bool has_grad
 sl_status sli_pipe_fetch_words(sl_pipe *pipe, const sli_step *step);
 sl_status sli_pipe_return_words(sl_pipe *pipe);
 
-/* Puts the numbers of a micro-batch's ids in that table in their place. */
+/* Replaces each id of a micro-batch by its row in that table. */
 sl_status sli_pipe_number_words(const sl_pipe *pipe, sl_tensor **ids);
 
 /* Frees the table. */

@@ -23,7 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WEIGHT, BIAS }; /* of a part's own */
+enum { WEIGHT = SLI_HEAD_WEIGHT, BIAS = SLI_HEAD_BIAS };
 
 static const sli_stage *last_stage(const sl_pipe *pipe)
 {
@@ -84,7 +84,7 @@ sl_status sli_pipe_cut_head(sl_pipe *pipe)
     list_whole(pipe, whole);
     for (int k = 0; k < SLI_HEAD_PARAMETERS && whole[k]; k++)
         SL_TRY(sli_parameter_check_unplaced(whole[k])); /* parts' sets do not hold it */
-    pipe->has_head = true;
+    pipe->marks_head = true;
     pipe->head_is_cut = !is_in_one_process(pipe);
     for (int k = 0; k < SLI_HEAD_PARAMETERS && whole[k]; k++) {
         whole[k]->has_block_terms = true;
@@ -185,11 +185,10 @@ static void destroy_whole(sl_pipe *pipe)
 
 void sli_pipe_clear_head(sl_pipe *pipe)
 {
-    if (pipe->head_is_cut) {
+    sli_pipe_drop_words(pipe);
+    if (pipe->head_is_cut)
         destroy_whole(pipe);
-        sli_pipe_drop_words(pipe);
-    }
-    if (pipe->has_head)
+    if (pipe->marks_head)
         join_head(pipe);
     for (int i = 0; pipe->parts && i < pipe->rank_count; i++) {
         sli_head_part *part = &pipe->parts[i];
@@ -309,6 +308,7 @@ sl_status sli_pipe_gather_head(sl_pipe *pipe)
     linear->weight->grad_is_stale = false;
     if (linear->bias)
         linear->bias->grad_is_stale = false;
+    /* An embedding's rows get their gradient below. */
     for (int i = 0; i < pipe->rank_count; i++)
         for (int k = pipe->embedding ? BIAS : WEIGHT; k < pipe->parts[i].own_count; k++)
             pipe->parts[i].own[k].grad_is_stale = false;
@@ -332,12 +332,6 @@ void sli_pipe_begin_head(sl_pipe *pipe)
 {
     for (int i = 0; pipe->parts && i < pipe->rank_count; i++)
         begin_part(pipe, &pipe->parts[i]);
-}
-
-void sli_pipe_zero_head(sl_pipe *pipe)
-{
-    for (int i = 0; pipe->parts && i < pipe->rank_count; i++)
-        pipe->parts[i].head.weight_grad_is_stale = pipe->parts[i].head.bias_grad_is_stale = true;
 }
 
 /* ---- Their norm -------------------------------------------------------------------------- */

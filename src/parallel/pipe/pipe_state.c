@@ -8,6 +8,7 @@
 #include "parallel/pipe/pipe_head.h"
 #include "parallel/pipe/pipe_optimizer.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -149,6 +150,7 @@ static sl_status add_parameter(listed_stage *stage, const sl_parameter *paramete
 static sl_status add_first_part(cut_parts *cut, sl_parameter *parameter)
 {
     int index = cut->count++;
+    assert(cut->parts[0].own[index].number == parameter->number); /* modules have them in order */
     cut->whole[index] = parameter;
     cut->at[index] = cut->first.tensors->entry_count;
     return add_parameter(&cut->first, parameter, &cut->parts[0].own[index]);

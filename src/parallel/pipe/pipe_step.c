@@ -294,6 +294,7 @@ static sl_status prepare_step(sl_pipe *pipe, const sl_pipe_batch *batch, sli_ste
     step->slices = 1;
     if (pipe->slices > 1 && step->backward && step->training && step->rows > 0)
         status = sli_pipe_choose_slices(pipe, batch, step);
+    sli_pipe_drop_words(pipe); /* an earlier step's */
     if (status == SL_OK && first_stage(pipe)->is_here)
         status = sli_pipe_list_words(pipe, batch->input, step->backward);
     if (status != SL_OK)

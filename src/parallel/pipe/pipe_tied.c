@@ -5,7 +5,8 @@
  *                             │                │
  *     stage S-1  decoder     (the same)   grad ┘
  *
- * The stage of the parameter that the others are tied to owns it: value, gradient, optimizer.
+ * The stage of the parameter that the others are tied to owns it (but for an embedding that is cut
+ * with a split head, pipe_head_values.c): value, gradient, optimizer.
  * Stages of its process use the owner's tensor under a handle of their own device. While stages
  * run, nothing writes it; while the optimizer runs, nothing reads it. Another process has a copy of
  * the value, which it gets before the first batch after a change, and a gradient of its own, which
@@ -20,6 +21,12 @@
 #include "parallel/pipe/pipe.h"
 
 #include "tensor/tensor.h"
+
+/* Parts of a split head have what is cut (pipe_head_values.c). */
+static bool is_cut(const sl_parameter *tied)
+{
+    return tied->tied_to->is_cut;
+}
 
 static sl_status check_memory(const sl_parameter *tied, const sli_stage *owner,
                               const sli_stage *user)
@@ -39,8 +46,8 @@ static sl_status check_tie(sl_parameter *tied, void *arg)
     sl_pipe *pipe = arg;
     const sli_stage *owner = sli_pipe_find_stage(pipe, tied->tied_to->module);
     const sli_stage *user = sli_pipe_find_stage(pipe, tied->module);
-    if (tied->tied_to->is_cut)
-        return SL_OK; /* pipe_head_values.c */
+    if (is_cut(tied))
+        return SL_OK;
     pipe->has_ties = true;
     pipe->has_remote_ties |= owner->group_rank != user->group_rank;
     return owner->group_rank == user->group_rank ? check_memory(tied, owner, user) : SL_OK;
@@ -58,7 +65,7 @@ static bool is_end_of(const sl_pipe *pipe, const sl_parameter *tied, bool of_own
     const sli_stage *owner = sli_pipe_find_stage(pipe, tied->tied_to->module);
     const sli_stage *user = sli_pipe_find_stage(pipe, tied->module);
     *rank = of_owner ? user->group_rank : owner->group_rank;
-    return !tied->tied_to->is_cut && owner->group_rank != user->group_rank &&
+    return !is_cut(tied) && owner->group_rank != user->group_rank &&
            (of_owner ? owner : user)->is_here;
 }
 
@@ -85,7 +92,7 @@ static sl_status place_tied(sl_parameter *tied, void *arg)
     const sl_pipe *pipe = arg;
     int rank;
     sl_device *device = sli_pipe_find_stage(pipe, tied->module)->device;
-    if (!device || tied->tied_to->is_cut)
+    if (!device || is_cut(tied))
         return SL_OK;
     if (is_end_of(pipe, tied, false, &rank))
         return create_copy(pipe, tied, device);

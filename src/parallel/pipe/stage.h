@@ -27,13 +27,14 @@ enum {
     SLI_HEAD_CHANNELS
 };
 
-enum { SLI_HEAD_PARAMETERS = 2 }; /* at most: weight and bias */
+/* What a part has of its own, in this order. */
+enum { SLI_HEAD_WEIGHT, SLI_HEAD_BIAS, SLI_HEAD_PARAMETERS };
 
 /* A rank's part of a split head (pipe_head.c). */
 typedef struct sli_head_part {
     sli_split_head head; /* without tensors where the rank is in another process */
-    sl_parameter own[SLI_HEAD_PARAMETERS]; /* [own_count] the rank's, of the head's path and number,
-                                              where the head is cut (pipe_head_values.c) */
+    sl_parameter own[SLI_HEAD_PARAMETERS]; /* [own_count] the rank's, with path and number of what
+                                              is cut (pipe_head_values.c) */
     int own_count;
     sl_tensor *weight, *bias, *weight_grad, *bias_grad; /* what it has in `head`; owned */
     int64_t first_word, word_count; /* the batch's, of a cut embedding, that are the rank's: of the
