@@ -41,8 +41,8 @@ struct sl_pipe {
     int skip_count, channel_count;
     int head_blocks;         /* of a split head; 0: it is not split */
     sli_head_part *parts;    /* [rank_count] of it; NULL: likewise */
-    bool marks_head;         /* it is cut, or has block terms, by this pipe */
     sl_parameter *embedding; /* that the head is tied to; NULL: it is not */
+    bool marks_head;         /* it is cut, or has block terms, by this pipe */
     bool head_is_cut;        /* each rank owns its part's parameters */
     bool has_whole_head;     /* where it is cut: the last stage has a copy of all, for evaluation;
                                 the same in every process */
