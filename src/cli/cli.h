@@ -401,9 +401,6 @@ extern const char *const cli_plan_part_names[CLI_PLAN_PARTS + 1];
 /* In seconds, which add up to the step. */
 void cli_plan_find_parts(const cli_plan_bar *plan, double parts[CLI_PLAN_PARTS]);
 
-/* "bubble 1.2 ms, update 0.3 ms": what the plan takes longer for than the best, the most first. */
-cli_change_text cli_plan_losses(const cli_plan_bar *best, const cli_plan_bar *plan);
-
 /* What would make a plan's tokens so many times as fast. */
 typedef struct cli_plan_help {
     const char *name;
@@ -430,7 +427,12 @@ sl_status cli_plan_draw(const cli_plan_bar *bars, int count, const sl_schedule *
 /* The members of --json that say so; NULL where there is no memory. */
 struct json_t *cli_plan_bars_json(const cli_plan_bar *bars, int count, const sl_plan_helps *helps);
 
-/* As --json prints them; malloc'ed. */
+/* Moves the members of another object, or of none for want of memory, to *object; NULL: they are
+ * not all there. */
+void cli_add_members(struct json_t **object, struct json_t *members);
+
+/* As --json prints them, malloc'ed; takes the object, or NULL for want of memory. */
+sl_status cli_print_plan_json(struct json_t *root, char **text);
 sl_status cli_plans_json(const cli_plans *found, char **text);
 sl_status cli_plans_print(const cli_plans *found);
 sl_status cli_plans_draw(const cli_plans *found, char **text); /* SVG; malloc'ed */

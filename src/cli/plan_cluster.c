@@ -67,17 +67,6 @@ static json_t *number(double value)
     return isfinite(value) ? json_real(value) : json_null();
 }
 
-/* Moves the members of another object, or of none for want of memory, to *object; NULL: they are
- * not all there. */
-static void add_members(json_t **object, json_t *members)
-{
-    if (json_object_update(*object, members) != 0) {
-        json_decref(*object);
-        *object = NULL;
-    }
-    json_decref(members);
-}
-
 /* As a text where it is larger than numbers of the library can be. */
 static json_t *describe_seed(uint64_t seed)
 {
@@ -97,10 +86,10 @@ static json_t *describe_failures(const sl_cluster_plan *plan, double tokens)
                   "young_interval_s", number(failures->young_interval_s), "simulated_interval_s",
                   number(failures->simulated_interval_s));
     if (tokens > 0)
-        add_members(&object,
-                    json_pack("{s:o, s:o, s:o}", "days", number(failures->run_s / SL_DAY_SECONDS),
-                              "days_low", number(failures->low_s / SL_DAY_SECONDS), "days_high",
-                              number(failures->high_s / SL_DAY_SECONDS)));
+        cli_add_members(&object, json_pack("{s:o, s:o, s:o}", "days",
+                                           number(failures->run_s / SL_DAY_SECONDS), "days_low",
+                                           number(failures->low_s / SL_DAY_SECONDS), "days_high",
+                                           number(failures->high_s / SL_DAY_SECONDS)));
     return object;
 }
 
@@ -116,7 +105,7 @@ static json_t *describe_plan(const sl_cluster_plan *plan, double tokens)
                   "update_ms", 1e3 * plan->costs.update, "mfu", plan->mfu, "nodes_used",
                   plan->nodes_used, "neighbours",
                   plan->near_replicas ? "replicas" : "pipeline ranks", "too_large", limit);
-    add_members(&object, describe_failures(plan, tokens));
+    cli_add_members(&object, describe_failures(plan, tokens));
     return object;
 }
 
@@ -148,13 +137,8 @@ static sl_status make_json(const sl_cluster_plans *found, const char *path, doub
                              "cut_off", found->is_cut_off, "seed", describe_seed(found->seed));
     cli_plan_bar bars[SL_PLANS_FOUND];
     fill_bars(found, bars);
-    add_members(&root, cli_plan_bars_json(bars, found->count, &found->helps));
-    char *dumped = root ? json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) : NULL;
-    json_decref(root);
-    if (!dumped || asprintf(text, "%s\n", dumped) < 0)
-        *text = NULL;
-    free(dumped);
-    return *text ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory for the plans");
+    cli_add_members(&root, cli_plan_bars_json(bars, found->count, &found->helps));
+    return cli_print_plan_json(root, text);
 }
 
 /* Tables of more actions are not drawn. */

@@ -37,7 +37,7 @@ void cli_plan_find_parts(const cli_plan_bar *plan, double parts[CLI_PLAN_PARTS])
 /* ---- Why others lose ------------------------------------------------------------------------ */
 
 /* "bubble 1.2 ms, update 0.3 ms": in what the plan is longer than the best, the most first. */
-cli_change_text cli_plan_losses(const cli_plan_bar *best, const cli_plan_bar *plan)
+static cli_change_text find_losses(const cli_plan_bar *best, const cli_plan_bar *plan)
 {
     const double least = 0.05; /* of what it loses */
     cli_change_text out = {""};
@@ -128,7 +128,7 @@ static void print_losses(const cli_plan_bar *bars, int count)
         printf("\nWhat the others take longer for:\n");
     for (int i = 1; i < count; i++) {
         double loss = bars[i].costs.seconds - bars[0].costs.seconds;
-        const cli_change_text why = cli_plan_losses(&bars[0], &bars[i]);
+        const cli_change_text why = find_losses(&bars[0], &bars[i]);
         if (loss < 0) { /* of a cluster's plans */
             printf("  %s: %.1f ms less, but failures cost it more\n", bars[i].shape.text,
                    -1e3 * loss);

@@ -175,14 +175,23 @@ static void fill_bars(const cli_plans *found, cli_plan_bar bars[SL_PLANS_FOUND])
                                  .shares_cores = found->plans[i].shares_cores};
 }
 
-/* Takes over what is added. */
-static void add_members(json_t **root, json_t *added)
+void cli_add_members(json_t **object, json_t *members)
 {
-    if (json_object_update(*root, added) != 0) {
-        json_decref(*root);
-        *root = NULL;
+    if (json_object_update(*object, members) != 0) {
+        json_decref(*object);
+        *object = NULL;
     }
-    json_decref(added);
+    json_decref(members);
+}
+
+sl_status cli_print_plan_json(json_t *root, char **text)
+{
+    char *dumped = root ? json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) : NULL;
+    json_decref(root);
+    if (!dumped || asprintf(text, "%s\n", dumped) < 0)
+        *text = NULL;
+    free(dumped);
+    return *text ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory for the plans");
 }
 
 sl_status cli_plans_json(const cli_plans *found, char **text)
@@ -193,15 +202,10 @@ sl_status cli_plans_json(const cli_plans *found, char **text)
     for (int i = 0; i < found->count; i++)
         append(&list, describe_plan(&found->plans[i]));
     json_t *root = json_pack("{s:o}", "plans", list);
-    add_members(&root, cli_plan_bars_json(bars, found->count, &found->helps));
+    cli_add_members(&root, cli_plan_bars_json(bars, found->count, &found->helps));
     if (found->own)
-        add_members(&root, describe_changes(found));
-    char *dumped = root ? json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) : NULL;
-    json_decref(root);
-    if (!dumped || asprintf(text, "%s\n", dumped) < 0)
-        *text = NULL;
-    free(dumped);
-    return *text ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory for the plans");
+        cli_add_members(&root, describe_changes(found));
+    return cli_print_plan_json(root, text);
 }
 
 cli_change_text cli_plan_shape(const sl_found_plan *plan)

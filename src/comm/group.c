@@ -115,7 +115,8 @@ static bool has_root(sli_operation_kind kind)
            kind == SLI_OP_SCATTER;
 }
 
-const char *sli_operation_name(sli_operation_kind kind)
+/* "all_reduce", … */
+static const char *operation_name(sli_operation_kind kind)
 {
     static const char *const names[] = {"all_reduce", "reduce",         "broadcast",
                                         "all_gather", "reduce_scatter", "gather",
@@ -126,21 +127,22 @@ const char *sli_operation_name(sli_operation_kind kind)
 const char *sli_operation_text(const sli_operation *operation, char *text)
 {
     if (operation->kind == SLI_OP_BARRIER || operation->kind == SLI_OP_SPLIT) {
-        snprintf(text, SLI_OPERATION_TEXT_BYTES, "%s", sli_operation_name(operation->kind));
+        snprintf(text, SLI_OPERATION_TEXT_BYTES, "%s", operation_name(operation->kind));
         return text;
     }
     char root[24] = "";
     if (has_root(operation->kind))
         snprintf(root, sizeof root, ", root %d", operation->root);
     snprintf(text, SLI_OPERATION_TEXT_BYTES, "%s(%s%s%" PRId64 " x %s%s)",
-             sli_operation_name(operation->kind),
+             operation_name(operation->kind),
              has_reduction(operation->kind) ? reduce_name(operation->reduce) : "",
              has_reduction(operation->kind) ? ", " : "", operation->count,
              sli_dtype_name(operation->dtype), root);
     return text;
 }
 
-bool sli_operation_matches(const sli_operation *a, const sli_operation *b)
+/* Whether two ranks call the same operation; their memory may differ. */
+static bool operation_matches(const sli_operation *a, const sli_operation *b)
 {
     return a->kind == b->kind && a->count == b->count && a->dtype == b->dtype &&
            (!has_reduction(a->kind) || (a->reduce == b->reduce && a->terms == b->terms)) &&
@@ -157,7 +159,7 @@ sl_status sli_operations_compare(const sl_group *group, const sli_operation *con
     for (int r = 1; r < group->size; r++) {
         char a[SLI_OPERATION_TEXT_BYTES], b[SLI_OPERATION_TEXT_BYTES];
         char first[SLI_RANK_BYTES], other[SLI_RANK_BYTES];
-        if (!sli_operation_matches(called[0], called[r]))
+        if (!operation_matches(called[0], called[r]))
             return sl_error(SL_ERR_INVALID,
                             "operation %" PRIu64 " of the group differs: %s called %s, %s %s",
                             called[0]->sequence, sli_rank_text(group, 0, first),
@@ -255,11 +257,11 @@ static sl_status check_reduced(const sli_operation *operation)
 {
     if (operation->dtype == SL_F16)
         return sl_error(SL_ERR_INVALID, "%s: numbers of f16 are not computed with",
-                        sli_operation_name(operation->kind));
+                        operation_name(operation->kind));
     if (operation->reduce == SL_REDUCE_AVERAGE &&
         (operation->dtype == SL_I32 || operation->dtype == SL_I64))
         return sl_error(SL_ERR_INVALID, "%s: an average needs a floating-point type, got %s",
-                        sli_operation_name(operation->kind), sli_dtype_name(operation->dtype));
+                        operation_name(operation->kind), sli_dtype_name(operation->dtype));
     return SL_OK;
 }
 
@@ -268,10 +270,10 @@ static sl_status check_buffer(const sl_group *group, const sli_operation *operat
 {
     if (group->rank == operation->root && !buffer && operation->count > 0)
         return sl_error(SL_ERR_INVALID, "%s: `%s` must be given on the root, rank %d",
-                        sli_operation_name(operation->kind), name, operation->root);
+                        operation_name(operation->kind), name, operation->root);
     if (group->rank != operation->root && buffer)
         return sl_error(SL_ERR_INVALID, "%s: `%s` must be NULL on rank %d, which is not the root",
-                        sli_operation_name(operation->kind), name, group->rank);
+                        operation_name(operation->kind), name, group->rank);
     return SL_OK;
 }
 
@@ -317,8 +319,8 @@ static sl_status submit_collective(sl_group *group, sli_operation *operation, sl
 {
     if (work)
         *work = NULL;
-    SL_TRY(check_count(sli_operation_name(operation->kind), operation->count));
-    SL_TRY(check_rank(group, sli_operation_name(operation->kind), operation->root));
+    SL_TRY(check_count(operation_name(operation->kind), operation->count));
+    SL_TRY(check_rank(group, operation_name(operation->kind), operation->root));
     SL_TRY(check_reduced(operation));
     operation->sequence = ++group->sequence;
     if (operation->terms == 0)

@@ -39,15 +39,9 @@ typedef struct sli_operation {
     bool moves_no_data; /* the ranks wait for each other as in the operation, and compare it */
 } sli_operation;
 
-/* "all_reduce", … */
-const char *sli_operation_name(sli_operation_kind kind);
-
 enum { SLI_OPERATION_TEXT_BYTES = 128 };
 /* Writes "all_reduce(sum, 100 x f32)" to `text` and returns it. */
 const char *sli_operation_text(const sli_operation *operation, char *text);
-
-/* Whether two ranks call the same operation; their memory may differ. */
-bool sli_operation_matches(const sli_operation *a, const sli_operation *b);
 
 /* Node `index` of the rank that calls `operation`. */
 const void *sli_operation_node(const sli_operation *operation, int index);

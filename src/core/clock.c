@@ -10,7 +10,7 @@ double sli_clock_seconds(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-static int compare_seconds(const void *a, const void *b)
+int sli_compare_seconds(const void *a, const void *b)
 {
     double left = *(const double *)a, right = *(const double *)b;
     return (left > right) - (left < right);
@@ -18,7 +18,7 @@ static int compare_seconds(const void *a, const void *b)
 
 double sli_median_seconds(double *seconds, int count)
 {
-    qsort(seconds, (size_t)count, sizeof *seconds, compare_seconds);
+    qsort(seconds, (size_t)count, sizeof *seconds, sli_compare_seconds);
     return (seconds[(count - 1) / 2] + seconds[count / 2]) / 2;
 }
 

@@ -5,6 +5,9 @@
 /* Seconds on a clock that only goes forward, from an arbitrary start. */
 double sli_clock_seconds(void);
 
+/* Compares two doubles, for qsort. */
+int sli_compare_seconds(const void *a, const void *b);
+
 /* The middle of the times, of an even count the mean of the middle two; count is at least 1. Sorts
  * them. */
 double sli_median_seconds(double *seconds, int count);

@@ -186,7 +186,7 @@ static sl_status read_members(json_t *json, sl_lora_options *out)
     double alpha = -1;
     SL_TRY(need_text(json, "peft_type", "LORA"));
     SL_TRY(refuse_others(json));
-    SL_TRY(sli_config_integer(json, "r", 1, SL_MAX_WIDTH, &out->rank));
+    SL_TRY(sli_config_integer(json, "r", SL_MAX_WIDTH, &out->rank));
     SL_TRY(sli_config_number(json, "lora_alpha", 0, &alpha));
     SL_TRY(sli_config_flag(json, "use_rslora", &out->rslora));
     SL_TRY(sli_config_dropout(json, (const char *const[]){"lora_dropout", NULL}, &out->dropout));

@@ -31,19 +31,27 @@ static sl_status missing_member(const char *key)
     return sl_error(SL_ERR_FORMAT, "it has no \"%s\"", key);
 }
 
-sl_status sli_config_integer(const json_t *config, const char *key, int64_t least, int64_t most,
-                             int64_t *out)
+sl_status sli_check_sizes(const char *who, const sli_model_size *sizes, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (sizes[i].value < 1 || sizes[i].value > sizes[i].most)
+            return sl_error(SL_ERR_INVALID, "%s: %s must be 1 to %" PRId64 ", got %" PRId64, who,
+                            sizes[i].name, sizes[i].most, sizes[i].value);
+    return SL_OK;
+}
+
+sl_status sli_config_integer(const json_t *config, const char *key, int64_t most, int64_t *out)
 {
     const json_t *value = member(config, key);
     char wanted[80];
     if (!value)
-        return *out < least ? missing_member(key) : SL_OK;
-    if (json_is_integer(value) && json_integer_value(value) >= least &&
+        return *out < 1 ? missing_member(key) : SL_OK;
+    if (json_is_integer(value) && json_integer_value(value) >= 1 &&
         json_integer_value(value) <= most) {
         *out = json_integer_value(value);
         return SL_OK;
     }
-    snprintf(wanted, sizeof wanted, "a whole number from %" PRId64 " to %" PRId64, least, most);
+    snprintf(wanted, sizeof wanted, "a whole number from 1 to %" PRId64, most);
     return wrong_member(SL_ERR_FORMAT, key, wanted, value);
 }
 

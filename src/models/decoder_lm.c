@@ -7,6 +7,7 @@
  *   norm       model.norm            transformer.ln_f
  *   head       lm_head               lm_head */
 #include "models/decoder_lm.h"
+#include "models/family.h"
 
 #include "nn/layers.h"
 #include "nn/module.h"
@@ -26,22 +27,14 @@ static const struct names {
 
 static sl_status check_options(const sli_decoder_lm *options)
 {
-    const struct {
-        const char *name;
-        int64_t value, most;
-    } sizes[] = {
+    const sli_model_size sizes[] = {
         {"ntokens", options->ntokens, INT32_MAX},
         {"nlayers", options->nlayers, SL_MAX_LAYERS},
         {"width", options->layer.width, SL_MAX_WIDTH},
         {"feed_forward", options->layer.feed_forward, SL_MAX_WIDTH},
         {"positions", options->positions, INT32_MAX},
     };
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        if (sizes[i].value < 1 || sizes[i].value > sizes[i].most)
-            return sl_error(SL_ERR_INVALID,
-                            "sli_decoder_lm_create: %s must be 1 to %" PRId64 ", got %" PRId64,
-                            sizes[i].name, sizes[i].most, sizes[i].value);
-    return SL_OK;
+    return sli_check_sizes("sli_decoder_lm_create", sizes, sizeof sizes / sizeof *sizes);
 }
 
 static sl_status create_embedding(const sli_decoder_lm *options, sl_module **out)

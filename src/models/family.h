@@ -14,6 +14,15 @@ typedef struct sli_family {
 
 extern const sli_family sli_family_tutorials, sli_family_gpt2, sli_family_llama;
 
+/* A number that a model is made of: from 1 to `most`. */
+typedef struct sli_model_size {
+    const char *name;
+    int64_t value, most;
+} sli_model_size;
+
+/* `who`: the function, in errors (SL_ERR_INVALID). */
+sl_status sli_check_sizes(const char *who, const sli_model_size *sizes, size_t count);
+
 /* Tokens of a row, where nothing else is said. */
 int64_t sli_decoder_context(const sl_model_options *model);
 
@@ -22,10 +31,8 @@ sl_status sli_tutorials_compare(const sl_model_options *model, const sl_model_op
 
 /* Members of a config (config_members.c). One that is null is as if it were missing. */
 
-/* A whole number from `least` to `most`. A missing one is *out as it was; below `least` it must be
- * there. */
-sl_status sli_config_integer(const json_t *config, const char *key, int64_t least, int64_t most,
-                             int64_t *out);
+/* A whole number from 1 to `most`. A missing one is *out as it was; below 1 it must be there. */
+sl_status sli_config_integer(const json_t *config, const char *key, int64_t most, int64_t *out);
 /* The same of a number of at least `least`. */
 sl_status sli_config_number(const json_t *config, const char *key, double least, double *out);
 sl_status sli_config_flag(const json_t *config, const char *key, bool *out);

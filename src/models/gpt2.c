@@ -21,14 +21,14 @@ static sl_status parse(const json_t *config, sl_model_options *out)
 {
     int activation = 2; /* gelu_new */
     SL_TRY(refuse_others(config));
-    SL_TRY(sli_config_integer(config, "vocab_size", 1, INT32_MAX, &out->ntokens));
-    SL_TRY(sli_config_integer(config, "n_embd", 1, SL_MAX_WIDTH, &out->emsize));
-    SL_TRY(sli_config_integer(config, "n_layer", 1, SL_MAX_LAYERS, &out->nlayers));
-    SL_TRY(sli_config_integer(config, "n_head", 1, SL_MAX_WIDTH, &out->nhead));
+    SL_TRY(sli_config_integer(config, "vocab_size", INT32_MAX, &out->ntokens));
+    SL_TRY(sli_config_integer(config, "n_embd", SL_MAX_WIDTH, &out->emsize));
+    SL_TRY(sli_config_integer(config, "n_layer", SL_MAX_LAYERS, &out->nlayers));
+    SL_TRY(sli_config_integer(config, "n_head", SL_MAX_WIDTH, &out->nhead));
     out->nhid = 4 * out->emsize;
-    SL_TRY(sli_config_integer(config, "n_inner", 1, SL_MAX_WIDTH, &out->nhid));
+    SL_TRY(sli_config_integer(config, "n_inner", SL_MAX_WIDTH, &out->nhid));
     out->decoder.positions = 1024;
-    SL_TRY(sli_config_integer(config, "n_positions", 1, INT32_MAX, &out->decoder.positions));
+    SL_TRY(sli_config_integer(config, "n_positions", INT32_MAX, &out->decoder.positions));
     out->decoder.norm_eps = 1e-5;
     SL_TRY(sli_config_number(config, "layer_norm_epsilon", 1e-30, &out->decoder.norm_eps));
     out->decoder.deviation = 0.02;

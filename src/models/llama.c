@@ -21,7 +21,6 @@ static const char *const architectures[] = {[SL_FAMILY_LLAMA] = "LlamaForCausalL
                                             [SL_FAMILY_SMOLLM3] = "SmolLM3ForCausalLM"};
 static const char *const dropouts[] = {"attention_dropout", NULL};
 static const char *const activations[] = {"silu", NULL};
-static const char *const rope_types[] = {"default", "linear", "llama3", NULL};
 
 /* ---- Rotary positions ------------------------------------------------------------------- */
 
@@ -32,7 +31,7 @@ static sl_status parse_scaling(const json_t *scaling, sl_rotary_options *out)
     const char *key = json_object_get(scaling, "rope_type") ? "rope_type" : "type";
     if (scaling && !json_is_object(scaling))
         return sl_error(SL_ERR_FORMAT, "its rope_scaling or rope_parameters must be an object");
-    SL_TRY(sli_config_choice(scaling, key, rope_types, &type));
+    SL_TRY(sli_config_choice(scaling, key, sl_rotary_names + SL_ROTARY_DEFAULT, &type));
     out->kind = (sl_rotary_kind)(SL_ROTARY_DEFAULT + type);
     if (out->kind == SL_ROTARY_DEFAULT)
         return SL_OK;
@@ -41,7 +40,7 @@ static sl_status parse_scaling(const json_t *scaling, sl_rotary_options *out)
         return SL_OK;
     SL_TRY(sli_config_number(scaling, "low_freq_factor", 1e-30, &out->low_freq_factor));
     SL_TRY(sli_config_number(scaling, "high_freq_factor", 1e-30, &out->high_freq_factor));
-    return sli_config_integer(scaling, "original_max_position_embeddings", 1, INT32_MAX,
+    return sli_config_integer(scaling, "original_max_position_embeddings", INT32_MAX,
                               &out->original_positions);
 }
 
@@ -61,7 +60,7 @@ static sl_status parse_rotary(const json_t *config, sl_rotary_options *out)
 
 static json_t *print_scaling(const sl_rotary_options *rotary, bool with_theta)
 {
-    json_t *json = json_pack("{ss}", "rope_type", rope_types[rotary->kind - SL_ROTARY_DEFAULT]);
+    json_t *json = json_pack("{ss}", "rope_type", sl_rotary_names[rotary->kind]);
     int failed = !json;
     if (with_theta)
         failed |= json_object_set_new(json, "rope_theta", json_real(rotary->theta));
@@ -112,7 +111,7 @@ static sl_status parse_no_rope(const json_t *config, sl_model_options *out)
     if (out->family != SL_FAMILY_SMOLLM3)
         return SL_OK;
     *interval = 4;
-    SL_TRY(sli_config_integer(config, "no_rope_layer_interval", 1, INT32_MAX, interval));
+    SL_TRY(sli_config_integer(config, "no_rope_layer_interval", INT32_MAX, interval));
     return !list || json_is_null(list) ? SL_OK : check_list(list, out);
 }
 
@@ -148,19 +147,19 @@ static sl_status refuse_others(const json_t *config, const sl_model_options *mod
 static sl_status parse_sizes(const json_t *config, sl_model_options *out)
 {
     sl_decoder_options *decoder = &out->decoder;
-    SL_TRY(sli_config_integer(config, "vocab_size", 1, INT32_MAX, &out->ntokens));
-    SL_TRY(sli_config_integer(config, "hidden_size", 1, SL_MAX_WIDTH, &out->emsize));
-    SL_TRY(sli_config_integer(config, "intermediate_size", 1, SL_MAX_WIDTH, &out->nhid));
-    SL_TRY(sli_config_integer(config, "num_hidden_layers", 1, SL_MAX_LAYERS, &out->nlayers));
-    SL_TRY(sli_config_integer(config, "num_attention_heads", 1, SL_MAX_WIDTH, &out->nhead));
+    SL_TRY(sli_config_integer(config, "vocab_size", INT32_MAX, &out->ntokens));
+    SL_TRY(sli_config_integer(config, "hidden_size", SL_MAX_WIDTH, &out->emsize));
+    SL_TRY(sli_config_integer(config, "intermediate_size", SL_MAX_WIDTH, &out->nhid));
+    SL_TRY(sli_config_integer(config, "num_hidden_layers", SL_MAX_LAYERS, &out->nlayers));
+    SL_TRY(sli_config_integer(config, "num_attention_heads", SL_MAX_WIDTH, &out->nhead));
     decoder->key_heads = out->nhead;
-    SL_TRY(sli_config_integer(config, "num_key_value_heads", 1, out->nhead, &decoder->key_heads));
+    SL_TRY(sli_config_integer(config, "num_key_value_heads", out->nhead, &decoder->key_heads));
     if (out->family == SL_FAMILY_QWEN3)
         decoder->head_width = 128; /* Qwen3Config's own */
     else if (out->emsize % out->nhead == 0)
         decoder->head_width = out->emsize / out->nhead;
-    SL_TRY(sli_config_integer(config, "head_dim", 1, SL_MAX_WIDTH, &decoder->head_width));
-    return sli_config_integer(config, "max_position_embeddings", 1, INT32_MAX, &decoder->positions);
+    SL_TRY(sli_config_integer(config, "head_dim", SL_MAX_WIDTH, &decoder->head_width));
+    return sli_config_integer(config, "max_position_embeddings", INT32_MAX, &decoder->positions);
 }
 
 static sl_status parse(const json_t *config, sl_model_options *out)

@@ -1,6 +1,7 @@
 /* A language model by its options: the tutorials' Sequential(Encoder, layers, Decoder), or a
  * decoder. */
 #include "models/decoder_lm.h"
+#include "models/family.h"
 #include "models/lora.h"
 
 #include "nn/layers.h"
@@ -13,19 +14,12 @@
 
 static sl_status check_options(const sl_model_options *options)
 {
-    const struct {
-        const char *name;
-        int64_t value, most;
-    } sizes[] = {
+    const sli_model_size sizes[] = {
         {"ntokens", options->ntokens, INT32_MAX}, {"emsize", options->emsize, SL_MAX_WIDTH},
         {"nhid", options->nhid, SL_MAX_WIDTH},    {"nlayers", options->nlayers, SL_MAX_LAYERS},
         {"nhead", options->nhead, INT32_MAX},
     };
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        if (sizes[i].value < 1 || sizes[i].value > sizes[i].most)
-            return sl_error(SL_ERR_INVALID,
-                            "sl_transformer_lm_create: %s must be 1 to %" PRId64 ", got %" PRId64,
-                            sizes[i].name, sizes[i].most, sizes[i].value);
+    SL_TRY(sli_check_sizes("sl_transformer_lm_create", sizes, sizeof sizes / sizeof *sizes));
     if (options->emsize % 2)
         return sl_error(SL_ERR_INVALID,
                         "sl_transformer_lm_create: emsize must be even (the positional encoding "

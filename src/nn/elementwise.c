@@ -55,12 +55,6 @@ fail:
     return status;
 }
 
-static int64_t activation_saved_bytes(const sl_module *module, const sl_shape *in)
-{
-    (void)module;
-    return sl_shape_count(in) * (int64_t)sizeof(float);
-}
-
 sli_activation sli_activation_of(sl_activation activation)
 {
     switch (activation) {
@@ -78,7 +72,7 @@ static const sl_module_ops relu_ops = {
     .type = "ReLU",
     .forward = activation_forward,
     .backward = activation_backward,
-    .saved_bytes = activation_saved_bytes,
+    .saved_bytes = sli_input_saved_bytes,
     .widths = sli_width_kept,
     .can_continue = sli_always_continues,
 };
@@ -87,7 +81,7 @@ static const sl_module_ops gelu_ops = {
     .type = "GELU",
     .forward = activation_forward,
     .backward = activation_backward,
-    .saved_bytes = activation_saved_bytes,
+    .saved_bytes = sli_input_saved_bytes,
     .widths = sli_width_kept,
     .can_continue = sli_always_continues,
 };

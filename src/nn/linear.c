@@ -336,12 +336,6 @@ static int64_t linear_deferred_bytes(const sl_module *module, const sl_shape *in
     return sli_linear_deferred_bytes(sl_module_state(module), sli_shape_rows(in));
 }
 
-static int64_t linear_saved_bytes(const sl_module *module, const sl_shape *in)
-{
-    (void)module;
-    return sl_shape_count(in) * (int64_t)sizeof(float);
-}
-
 static int64_t linear_flops(const sl_module *module, const sl_shape *in)
 {
     const sli_linear *linear = sl_module_state(module);
@@ -352,7 +346,7 @@ static int64_t linear_flops(const sl_module *module, const sl_shape *in)
 #define LINEAR_FUNCTIONS                                                                           \
     .forward = linear_forward, .backward = linear_backward, .backward_input = linear_backward,     \
     .backward_weight = linear_backward_weight, .output_shape = linear_output_shape,                \
-    .widths = linear_widths, .saved_bytes = linear_saved_bytes,                                    \
+    .widths = linear_widths, .saved_bytes = sli_input_saved_bytes,                                 \
     .deferred_bytes = linear_deferred_bytes, .flops = linear_flops,                                \
     .can_continue = sli_always_continues
 

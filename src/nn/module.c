@@ -266,6 +266,12 @@ int64_t sli_module_value_bytes(const sl_module *module, sl_precision precision)
     return bytes;
 }
 
+int64_t sli_input_saved_bytes(const sl_module *module, const sl_shape *in)
+{
+    (void)module;
+    return sl_shape_count(in) * (int64_t)sizeof(float);
+}
+
 int64_t sli_module_cached_bytes(const sl_module *module, int64_t rows, sl_precision precision)
 {
     int64_t copies = precision == SL_PRECISION_BF16 ? module->operand_columns : 0;

@@ -100,6 +100,9 @@ sl_status sli_module_count_step_flop(const sl_module *sequential, const sl_shape
  * nothing, in f32. */
 int64_t sli_module_forward_bytes(const sl_module *module, const sl_shape *in, const sl_shape *out);
 
+/* The saved_bytes of a module that saves its input, in f32. */
+int64_t sli_input_saved_bytes(const sl_module *module, const sl_shape *in);
+
 /* What the allocator's cache holds after such a forward: bytes of a tensor of each size that it
  * allocates, its output among them; on bf16 passes with their copies. 0: no more than it has at
  * once. */

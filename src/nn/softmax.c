@@ -74,18 +74,12 @@ fail:
     return status;
 }
 
-static int64_t softmax_saved_bytes(const sl_module *module, const sl_shape *in)
-{
-    (void)module;
-    return sl_shape_count(in) * (int64_t)sizeof(float);
-}
-
 sl_status sl_softmax_create(sl_module **out)
 {
     static const sl_module_ops ops = {.type = "Softmax",
                                       .forward = softmax_forward,
                                       .backward = softmax_backward,
-                                      .saved_bytes = softmax_saved_bytes,
+                                      .saved_bytes = sli_input_saved_bytes,
                                       .widths = sli_width_kept,
                                       .can_continue = sli_always_continues};
     return sl_module_create(&ops, NULL, out);

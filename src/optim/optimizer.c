@@ -232,11 +232,6 @@ void sl_optimizer_destroy(sl_optimizer **optimizer)
 
 /* ---- State ------------------------------------------------------------------------------ */
 
-int sli_optimizer_bucket_count(const sl_optimizer *optimizer)
-{
-    return optimizer->bucket_count;
-}
-
 sl_tensor *sli_optimizer_state(const sl_optimizer *optimizer, int bucket, int array)
 {
     return optimizer->state[bucket * STATE_ARRAYS + array];

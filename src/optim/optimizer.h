@@ -33,8 +33,6 @@ sl_status sli_optimizer_range(const sl_parameter_set *set, const sl_parameter *p
 sl_status sli_optimizer_create_shard(const sl_optimizer_options *options, sl_parameter_set *set,
                                      int index, int shards, sl_optimizer **out);
 
-int sli_optimizer_bucket_count(const sl_optimizer *optimizer);
-
 /* 0 to 2 arrays a bucket; array i of a bucket is [shard.count], f32 or bf16. */
 int sli_optimizer_arrays_of(const sl_optimizer_options *options);
 sl_dtype sli_optimizer_dtype_of(const sl_optimizer_options *options);

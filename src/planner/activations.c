@@ -12,6 +12,7 @@
 #include "planner/layout.h"
 
 #include "core/error.h"
+#include "core/integers.h"
 #include "device/device.h"
 #include "nn/layers.h"
 #include "nn/module.h"
@@ -44,16 +45,6 @@ typedef struct micro_plan {
     int64_t cache, cache_gradient; /* of slices: for a whole micro-batch, what attention keeps for
                                       all of them, and its gradient from the first backward on */
 } micro_plan;
-
-static int64_t larger(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
-static int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
 
 static int64_t bytes_of(const sl_shape *shape)
 {
@@ -120,11 +111,11 @@ static void plan_forward(const sli_layout *layout, int index, const sl_shape *in
             cached =
                 input + sli_module_cached_bytes(module, sl_shape_count(in) / in->size[in->dims - 1],
                                                 layout->precision);
-    out->forward_cached = larger(out->forward_cached, larger(all, cached));
+    out->forward_cached = sli_larger(out->forward_cached, sli_larger(all, cached));
     if (all <= out->forward + out->forward_workspace)
         return;
     out->forward = kept_bytes(layout, in_bytes) + kept_bytes(layout, bytes_of(next));
-    out->forward_workspace = larger(all - out->forward, 0);
+    out->forward_workspace = sli_larger(all - out->forward, 0);
 }
 
 /* The first `frozen` modules keep nothing but for `slices`, where there are several. *shape is that
@@ -158,7 +149,7 @@ static sl_status plan_micro(const sli_layout *layout, const sl_stage_plan *stage
         }
         if (i >= frozen) {
             out->saved += kept_bytes(layout, saved - exact) + exact;
-            out->halfway = larger(out->halfway, out->saved - out->deferred);
+            out->halfway = sli_larger(out->halfway, out->saved - out->deferred);
             if (!is_split)
                 out->deferred += kept_bytes(layout, sl_module_deferred_bytes(module, shape));
         }
@@ -167,7 +158,7 @@ static sl_status plan_micro(const sli_layout *layout, const sl_stage_plan *stage
             continue;
         }
         int64_t blocks = sli_module_cached_bytes(module, rows, SL_PRECISION_F32);
-        out->workspace = larger(out->workspace, work_bytes(layout, larger(saved, blocks)));
+        out->workspace = sli_larger(out->workspace, work_bytes(layout, sli_larger(saved, blocks)));
         plan_forward(layout, i, shape, &next, out);
         *shape = next;
     }
@@ -286,12 +277,12 @@ static int64_t most_bytes_during(sl_action action, const stage_use *before, cons
 {
     const micro_plan *micro = before->micro;
     stage_use during = action.kind == SL_ACTION_FORWARD ? *after : *before;
-    during.held = larger(before->held, after->held);
+    during.held = sli_larger(before->held, after->held);
     bool is_backward = action.kind == SL_ACTION_BACKWARD || action.kind == SL_ACTION_BACKWARD_INPUT;
     if (is_backward && is_last_slice(action))
-        during.held = larger(during.held, before->held + micro->cache_gradient);
+        during.held = sli_larger(during.held, before->held + micro->cache_gradient);
     if (action.kind == SL_ACTION_BACKWARD_INPUT)
-        during.held = larger(during.held, before->held - micro->saved + micro->halfway);
+        during.held = sli_larger(during.held, before->held - micro->saved + micro->halfway);
     bool makes_output_again = action.kind == SL_ACTION_RECOMPUTE && !before->is_last;
     return most_bytes(&during) + (makes_output_again ? micro->output : 0) +
            (action.kind == SL_ACTION_HEAD_FORWARD ? micro->head_sums : 0);
@@ -370,7 +361,7 @@ static void plan_head(const sli_layout *layout, const sl_schedule *schedule, con
         has_part[rank] = true;
         micros[s].head = bytes.record + kept_bytes(layout, bytes_of(in));
         micros[s].head_sums = bytes.sums;
-        micros[s].workspace = larger(micros[s].workspace, bytes.workspace);
+        micros[s].workspace = sli_larger(micros[s].workspace, bytes.workspace);
     }
 }
 
@@ -424,8 +415,8 @@ static bool defers_last_stage(const sl_schedule *schedule)
  * sizes, or the other way round: the smaller of both is there besides. */
 static void plan_workspace(const micro_plan *micro, bool on_host, sl_stage_plan *stage)
 {
-    stage->workspace_bytes = larger(micro->workspace, micro->loss);
-    stage->cached_bytes = on_host ? smaller(micro->loss, micro->workspace) + micro->sums : 0;
+    stage->workspace_bytes = sli_larger(micro->workspace, micro->loss);
+    stage->cached_bytes = on_host ? sli_smaller(micro->loss, micro->workspace) + micro->sums : 0;
 }
 
 /* `schedule` is the layout's table, as far as the stages go backward. */
@@ -467,9 +458,9 @@ static void plan_stage_evaluation(const sli_layout *layout, const micro_plan *mi
 {
     int64_t modules = micro->forward + micro->forward_workspace;
     int64_t loss = micro->logits > 0 ? micro->output + micro->logits : 0;
-    int64_t waiting = (layout->eval_micros - 1) * micro->input, most = larger(modules, loss);
+    int64_t waiting = (layout->eval_micros - 1) * micro->input, most = sli_larger(modules, loss);
     int64_t cached = is_on_host(layout, stage)
-                         ? larger(micro->forward_cached + micro->logits, loss) - most + sums
+                         ? sli_larger(micro->forward_cached + micro->logits, loss) - most + sums
                          : 0;
     if (waiting + most + cached <=
         stage->activation_bytes + stage->workspace_bytes + stage->cached_bytes)

@@ -216,7 +216,7 @@ int sli_cluster_search_shards(const sli_cluster_searcher *search, const sli_cand
     return search->job->shards > 0 ? search->job->shards : candidate->replicas;
 }
 
-double sli_cluster_search_jitter(sli_cluster_searcher *search, int ranks)
+static double find_jitter(sli_cluster_searcher *search, int ranks)
 {
     if (ranks != search->jitter_ranks) {
         const sli_cluster *cluster = search->devices.cluster;
@@ -246,8 +246,7 @@ sl_status sli_cluster_search_grid(sli_cluster_searcher *search, const sli_candid
     sli_grid_costs *costs = &search->grids[*out];
     *costs =
         (sli_grid_costs){.grid = wanted,
-                         .jitter = sli_cluster_search_jitter(search, wanted.replicas *
-                                                                         wanted.pipeline_ranks)};
+                         .jitter = find_jitter(search, wanted.replicas * wanted.pipeline_ranks)};
     sli_devices_exchange(&search->devices, &wanted, &costs->reduce, &costs->gather);
     if (search->job->comm_precision == SL_PRECISION_BF16)
         costs->reduce.seconds_per_byte /= 2;

@@ -5,6 +5,7 @@
  *                                         ^^^^^^ lost      on the nodes that are left */
 #include "planner/failures.h"
 
+#include "core/clock.h"
 #include "core/error.h"
 #include "core/philox.h"
 
@@ -246,12 +247,6 @@ static double draw_exponential(void *context, double mean)
     return -mean * log1p(-(double)(bits >> 11) * 0x1p-53);
 }
 
-static int compare_seconds(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* As many as `most_failures` suffice for, of the first one what they suffice for. */
 static sl_status simulate_runs(const sli_failing_run *run, uint64_t seed, sli_fewer_speed *speeds,
                                double seconds[SLI_FAILING_RUNS], sli_simulated_runs *out)
@@ -296,7 +291,7 @@ sl_status sli_failing_run_simulate_all(const sli_failing_run *run, uint64_t seed
     SL_TRY(simulate_runs(run, seed, speeds, seconds, out));
     for (int i = 0; i < out->runs; i++)
         sum += seconds[i];
-    qsort(seconds, (size_t)out->runs, sizeof *seconds, compare_seconds);
+    qsort(seconds, (size_t)out->runs, sizeof *seconds, sli_compare_seconds);
     out->seconds = sum / out->runs;
     out->low = find_percentile(seconds, out->runs, 0.05);
     out->high = find_percentile(seconds, out->runs, 0.95);

@@ -1,6 +1,7 @@
 /* What a layout takes: each stage's memory, and a host's. */
 #include "planner/layout.h"
 
+#include "core/integers.h"
 #include "core/memory.h"
 #include "core/sum_tree.h"
 #include "core/usable_memory.h"
@@ -163,7 +164,7 @@ static int64_t count_classes(const sli_layout *layout, int64_t classes, int rank
 static int64_t most_words(const sli_layout *layout, int64_t rows, int64_t classes)
 {
     int64_t tokens = rows * layout->row_tokens;
-    return tokens < classes ? tokens : classes;
+    return sli_smaller(tokens, classes);
 }
 
 /* The first stage's table of a batch's words, for training or evaluation, and its gradient. */
@@ -174,7 +175,7 @@ static void add_table(const sli_layout *layout, const sli_linear *head, sl_stage
     int64_t evaluated =
         most_words(layout, layout->eval_micros * layout->eval_micro_rows, head->out);
     int64_t row_bytes = head->in * (int64_t)sizeof(float);
-    first->parameter_bytes += (trained > evaluated ? trained : evaluated) * row_bytes;
+    first->parameter_bytes += sli_larger(trained, evaluated) * row_bytes;
     first->gradient_bytes += trained * row_bytes;
 }
 

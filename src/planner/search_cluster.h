@@ -91,10 +91,6 @@ typedef struct sli_evaluated_micros {
 
 sli_evaluated_micros sli_find_evaluated(const sli_cluster_job *job, const sli_candidate *candidate);
 
-/* The table as a run writes it; *out is NULL where the schedule does not take these numbers.
- * (timed_table.c) */
-sl_status sli_candidate_write_table(const sli_candidate *candidate, sl_schedule **out);
-
 /* A layout's table and what it is timed with. (timed_table.c) */
 typedef struct sli_timed_table {
     sl_schedule *table;                 /* NULL: the schedule does not take these numbers */
@@ -144,7 +140,6 @@ const sli_schedule_facts *sli_cluster_search_facts(const sli_cluster_searcher *s
 /* A candidate's number where there are several pipeline ranks; one has one stage. */
 int sli_stages_of_rank(const sli_candidate *candidate);
 int sli_cluster_search_shards(const sli_cluster_searcher *search, const sli_candidate *candidate);
-double sli_cluster_search_jitter(sli_cluster_searcher *search, int ranks);
 /* The grid of the candidate, as a number of search->grids. */
 sl_status sli_cluster_search_grid(sli_cluster_searcher *search, const sli_candidate *candidate,
                                   size_t *out);

@@ -13,7 +13,8 @@ const char *sli_candidate_schedule(const sli_candidate *candidate)
     return is_other ? sl_schedule_names[0] : candidate->schedule;
 }
 
-sl_status sli_candidate_write_table(const sli_candidate *candidate, sl_schedule **out)
+/* The table as a run writes it; *out is NULL where the schedule does not take these numbers. */
+static sl_status write_table(const sli_candidate *candidate, sl_schedule **out)
 {
     const sl_schedule_options options = {.ranks = candidate->pipeline_ranks,
                                          .virtual_stages = candidate->pipeline_ranks > 1
@@ -103,7 +104,7 @@ sl_status sli_timed_table_open(sli_cluster_searcher *search, const sli_candidate
     const sli_grid_costs *costs = &search->grids[grid];
     const sli_used_devices used = sli_cluster_search_used(search, candidate);
     *out = (sli_timed_table){0};
-    SL_TRY(sli_candidate_write_table(candidate, &out->table));
+    SL_TRY(write_table(candidate, &out->table));
     if (!out->table)
         return SL_OK;
     SL_TRY(sli_cluster_search_size(search, candidate, &out->size));

@@ -2,6 +2,7 @@
  * must have is checked where it is added to the history. */
 #include "report/history.h"
 
+#include "core/clock.h"
 #include "core/error.h"
 #include "core/memory.h"
 #include "report/history_pipeline.h"
@@ -411,12 +412,6 @@ double sli_history_best_loss(const sli_run_history *history)
     return best;
 }
 
-static int compare_values(const void *a, const void *b)
-{
-    double left = *(const double *)a, right = *(const double *)b;
-    return (left > right) - (left < right);
-}
-
 static double median_from(const sli_run_history *history, int64_t first_step, sli_step_field field)
 {
     size_t count = 0;
@@ -425,7 +420,7 @@ static double median_from(const sli_run_history *history, int64_t first_step, sl
         if (history->steps[i].step >= first_step && isfinite(history->steps[i].values[field]))
             values[count++] = history->steps[i].values[field];
     if (count > 0) {
-        qsort(values, count, sizeof *values, compare_values);
+        qsort(values, count, sizeof *values, sli_compare_seconds);
         median = values[count / 2];
     }
     free(values);

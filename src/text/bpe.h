@@ -123,8 +123,6 @@ void sli_bpe_split_where_none_reaches(sli_bpe *bpe);
 
 /* ---- Bytes as characters (byte_characters.c) ---------------------------------------------- */
 
-enum { SLI_BYTE_CHARACTERS = 256 + 68 };
-
 /* Writes over a text of characters that stand for bytes these bytes. False where one stands for
  * none; the text is then as it was. */
 bool sli_bytes_of_characters(char *text, size_t *bytes);

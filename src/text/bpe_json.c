@@ -21,7 +21,7 @@
 #include <string.h>
 #include <unistr.h>
 
-enum { MOST_RULES = 1 << 16, MOST_RANK_NUMBER = 24, SHOWN_BYTES = 160 };
+enum { MOST_RULES = 1 << 16, SHOWN_BYTES = 160 };
 
 /* ---- Refusing ----------------------------------------------------------------------------- */
 

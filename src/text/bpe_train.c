@@ -286,7 +286,7 @@ static sl_status merge_all(learning *job, int32_t vocab_size)
 
 /* ---- Before and after --------------------------------------------------------------------- */
 
-void sli_bytes_in_order(uint8_t bytes[256])
+static void list_bytes_in_order(uint8_t bytes[256])
 {
     int count = 0;
     for (uint32_t character = 0; count < 256; character++)
@@ -302,7 +302,7 @@ static sl_status add_first_tokens(learning *job, const sl_bpe_training *training
     for (int i = 0; i < training->special_count; i++)
         SL_TRY(sli_token_table_add(&job->tokens, training->special[i], strlen(training->special[i]),
                                    &id));
-    sli_bytes_in_order(bytes);
+    list_bytes_in_order(bytes);
     for (int i = 0; i < 256; i++)
         SL_TRY(sli_token_table_add(&job->tokens, (const char *)&bytes[i], 1, &id));
     return SL_OK;

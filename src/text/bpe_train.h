@@ -28,7 +28,4 @@ sl_status sli_bpe_train(const char *const *paths, int count, const sl_bpe_traini
 sl_status sli_bpe_learn(const sli_pieces *pieces, const sl_bpe_training *training,
                         const sli_splitter *split, sli_bpe **out);
 
-/* The order in which bytes have their ids: that of the characters that stand for them. */
-void sli_bytes_in_order(uint8_t bytes[256]);
-
 #endif

@@ -57,7 +57,8 @@ void sli_rows_finish(sl_rows *rows)
     point_at_arrays(rows);
 }
 
-void sli_rows_clear(sl_rows *rows)
+/* Frees the arrays, and leaves zeros. */
+static void clear_rows(sl_rows *rows)
 {
     for (int i = 0; i < SLI_ROW_ARRAYS; i++)
         sli_large_array_free(&rows->arrays[i]);
@@ -279,7 +280,7 @@ typedef struct line_batch {
 static void clear_batch(line_batch *batch, int threads)
 {
     for (size_t i = 0; i < batch->part_count; i++)
-        sli_rows_clear(&batch->parts[i].rows);
+        clear_rows(&batch->parts[i].rows);
     for (int i = 0; i < threads && batch->parsers; i++) {
         sli_chat_clear(&batch->parsers[i].reading.chat);
         sli_scored_ids_free(&batch->parsers[i].scored);
@@ -379,7 +380,7 @@ static sl_status take_parts(line_batch *batch, sl_rows *rows)
         if (part->error.status != SL_OK)
             return sli_error_restore(&part->error);
         SL_TRY(append_rows(rows, &part->rows));
-        sli_rows_clear(&part->rows);
+        clear_rows(&part->rows);
     }
     return SL_OK;
 }
@@ -474,7 +475,7 @@ void sl_rows_destroy(sl_rows **rows)
     free((*rows)->files);
     if ((*rows)->map)
         munmap((*rows)->map, (*rows)->map_bytes);
-    sli_rows_clear(*rows);
+    clear_rows(*rows);
     free(*rows);
     *rows = NULL;
 }

@@ -36,9 +36,6 @@ sl_status sli_rows_reserve(sl_rows *rows, int64_t count, int64_t tokens, bool pa
 /* Gives back the room behind the last row: there will be no more. */
 void sli_rows_finish(sl_rows *rows);
 
-/* Frees the arrays, and leaves zeros. */
-void sli_rows_clear(sl_rows *rows);
-
 /* The tokens of a row, and how many of its targets are not ignored. */
 int64_t sli_rows_length(const sl_rows *rows, int64_t row);
 int64_t sli_rows_targets(const sl_rows *rows, int64_t row);

@@ -38,7 +38,6 @@ enum {
     COMBINING_DOT_ABOVE = 0x307,
     CAPITAL_SIGMA = 0x3A3,
     SMALL_FINAL_SIGMA = 0x3C2,
-    SMALL_SIGMA = 0x3C3,
 };
 
 static bool cased_letter_before(const uint8_t *at, const uint8_t *line)

@@ -1,22 +1,14 @@
 /* Any bytes as the files of a byte-level BPE: each must end in one sentence, or in a tokenizer
  * whose tokens of any text are that text. A zero ends a vocab.json, and a merges.txt follows; all
  * of it is a rank file as well, and the text. */
+#include "fuzz/fuzz.h"
+
 #include "text/bpe.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistr.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
-
-static void demand(bool condition, const char *what)
-{
-    if (condition)
-        return;
-    fprintf(stderr, "fuzz_bpe: not %s; the last error: %s\n", what, sl_error_text());
-    abort();
-}
 
 static void check_text(const sli_bpe *bpe, const char *text, size_t bytes)
 {

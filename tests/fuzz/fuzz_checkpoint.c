@@ -1,6 +1,8 @@
 /* Any bytes as the state.json of a checkpoint, as the index of its shards, as the shapes of tensors
  * in segments, or as a run's state: each ends in a checked record or in one sentence. The first
  * byte chooses. A run's state is first put into a state.json, whose checksum is right then. */
+#include "fuzz/fuzz.h"
+
 #include "io/checkpoint/format.h"
 #include "train/checkpoint/checkpoints.h"
 
@@ -9,16 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
-
-static void demand(int condition, const char *what)
-{
-    if (condition)
-        return;
-    fprintf(stderr, "fuzz_checkpoint: not %s; the last error: %s\n", what, sl_error_text());
-    abort();
-}
 
 static void check_state(const sli_checkpoint_state *state)
 {

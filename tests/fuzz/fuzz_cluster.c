@@ -1,21 +1,13 @@
 /* Any bytes as a cluster file: reading must end in one sentence that names the file, or in a
  * cluster whose numbers can be computed with. */
+#include "fuzz/fuzz.h"
+
 #include "planner/cluster.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
-
-static void demand(bool condition, const char *what)
-{
-    if (condition)
-        return;
-    fprintf(stderr, "fuzz_cluster: not %s; the last error: %s\n", what, sl_error_text());
-    abort();
-}
 
 static void check_kind(const sli_node_kind *kind)
 {

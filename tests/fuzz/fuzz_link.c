@@ -1,21 +1,13 @@
 /* Any bytes as what another process of a pipe sends to a link: headers, and the data of tensors.
  * Each header is followed or refused in one sentence, whatever its numbers are; a tensor comes only
  * to an empty slot of a channel that leads here. No memory is left. */
+#include "fuzz/fuzz.h"
+
 #include "parallel/pipe/processes/link_messages.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
-
-static void demand(bool condition, const char *what)
-{
-    if (condition)
-        return;
-    fprintf(stderr, "fuzz_link: not %s; the last error: %s\n", what, sl_error_text());
-    abort();
-}
 
 /* ---- A group whose other rank sends the input ------------------------------------------- */
 

@@ -3,6 +3,8 @@
  * since drawn lengths are never right. */
 #define _GNU_SOURCE /* memfd_create */
 
+#include "fuzz/fuzz.h"
+
 #include "io/llmc/llmc.h"
 
 #include <stdio.h>
@@ -10,16 +12,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
-
-static void demand(int condition, const char *what)
-{
-    if (condition)
-        return;
-    fprintf(stderr, "fuzz_llmc: not %s; the last error: %s\n", what, sl_error_text());
-    abort();
-}
 
 static void check_tensors(const sli_safetensors_reader *reader)
 {

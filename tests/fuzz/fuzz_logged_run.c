@@ -1,6 +1,8 @@
 /* Any bytes as the log of a run that sluice plan --from reads: that must end in one sentence, or in
  * a layout and measures that can be planned with. */
 #define _GNU_SOURCE /* memfd_create */
+#include "fuzz/fuzz.h"
+
 #include "cli/cli.h"
 
 #include <math.h>
@@ -9,16 +11,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
-
-static void demand(bool condition, const char *what)
-{
-    if (condition)
-        return;
-    fprintf(stderr, "fuzz_logged_run: not %s; the last error: %s\n", what, sl_error_text());
-    abort();
-}
 
 static bool is_time(double seconds)
 {

@@ -1,21 +1,13 @@
 /* Any bytes as a run log: reading must end in one sentence or in a history, and a history in a page
  * that runs nothing and in a table. A log that grows, as sluice watch reads it, has the same
  * history at its end. */
+#include "fuzz/fuzz.h"
+
 #include "report/page.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
-
-static void demand(bool condition, const char *what)
-{
-    if (condition)
-        return;
-    fprintf(stderr, "fuzz_report: not %s; the last error: %s\n", what, sl_error_text());
-    abort();
-}
 
 static size_t count_of(const char *text, const char *word)
 {

@@ -1,6 +1,8 @@
 /* Any bytes as a file of rows of ids: it must end in one sentence, or in rows that hang together.
  */
 #define _GNU_SOURCE /* memfd_create */
+#include "fuzz/fuzz.h"
+
 #include "text/bpe.h"
 #include "text/bpe_texts.h"
 #include "text/rows.h"
@@ -10,17 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
-
 enum { TOKENS = 1000, POSITIONS = 64 };
-
-static void demand(bool condition, const char *what)
-{
-    if (condition)
-        return;
-    fprintf(stderr, "fuzz_rows: not %s; the last error: %s\n", what, sl_error_text());
-    abort();
-}
 
 static void check_rows(const sl_rows *rows)
 {

@@ -2,6 +2,8 @@
  * what was opened must be readable, and writable again with the same tensors. */
 #define _GNU_SOURCE /* memfd_create */
 
+#include "fuzz/fuzz.h"
+
 #include "io/safetensors/format.h"
 
 #include <stdio.h>
@@ -9,16 +11,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
-
-static void demand(int condition, const char *what)
-{
-    if (condition)
-        return;
-    fprintf(stderr, "fuzz_safetensors: not %s; the last error: %s\n", what, sl_error_text());
-    abort();
-}
 
 /* Puts the bytes into a file in memory and its path into `path`. */
 static int make_file(const uint8_t *data, size_t bytes, char path[32])

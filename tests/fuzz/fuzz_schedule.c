@@ -1,20 +1,12 @@
 /* Any bytes as a table in PyTorch's CSV: reading must end in one sentence or in a table; a table
  * must be refused in one sentence, or play to its end, and be read again as it is written. */
+#include "fuzz/fuzz.h"
+
 #include "parallel/schedule/table.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
-
-static void demand(bool condition, const char *what)
-{
-    if (condition)
-        return;
-    fprintf(stderr, "fuzz_schedule: not %s; the last error: %s\n", what, sl_error_text());
-    abort();
-}
 
 static void check_written(const sl_schedule *schedule)
 {

@@ -1,21 +1,13 @@
 /* Any bytes as a token file: it must end in one sentence, or in tokens that can be read. The first
  * byte says what a file without a header holds, the next two how many bytes of an .idx follow (0:
  * there is none); the rest is the .bin. */
+#include "fuzz/fuzz.h"
+
 #include "text/token_file.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
-
-static void demand(bool condition, const char *what)
-{
-    if (condition)
-        return;
-    fprintf(stderr, "fuzz_token_file: not %s; the last error: %s\n", what, sl_error_text());
-    abort();
-}
 
 static void write_whole(const char *path, const uint8_t *data, size_t bytes)
 {

@@ -1,21 +1,13 @@
 /* Any bytes as a line of text: every token must be one that the tokenizer may give, and tokens of
  * valid text must be their own tokens. */
+#include "fuzz/fuzz.h"
+
 #include "sluice/app/text.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistr.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
-
-static void demand(bool condition, const char *what)
-{
-    if (condition)
-        return;
-    fprintf(stderr, "fuzz_tokenizer: not %s; the last error: %s\n", what, sl_error_text());
-    abort();
-}
 
 static void check_token(sl_token token)
 {

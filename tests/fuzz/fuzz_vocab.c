@@ -1,21 +1,13 @@
 /* Any bytes as a tokenizer.json or SentencePiece's file, and as a config.json: each must end in one
  * sentence, or in what prints as a text that reads as the same. */
+#include "fuzz/fuzz.h"
+
 #include "models/config.h"
 #include "text/vocab.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
-
-static void demand(bool condition, const char *what)
-{
-    if (condition)
-        return;
-    fprintf(stderr, "fuzz_vocab: not %s; the last error: %s\n", what, sl_error_text());
-    abort();
-}
 
 static void check_status(sl_status status)
 {

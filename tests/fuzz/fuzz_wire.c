@@ -1,21 +1,13 @@
 /* Any bytes as what comes over the wire: the body of a message, whose numbers must be within their
  * ranges where it is taken, and the address of a listener, which must survive being written again.
  */
+#include "fuzz/fuzz.h"
+
 #include "comm/mpi/hub.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
-
-static void demand(bool condition, const char *what)
-{
-    if (condition)
-        return;
-    fprintf(stderr, "fuzz_wire: not %s\n", what);
-    abort();
-}
 
 static void check_message(const uint8_t *body, size_t bytes)
 {

@@ -3,8 +3,9 @@
 #ifndef SLI_DEVICE_CPU_RANGES_H
 #define SLI_DEVICE_CPU_RANGES_H
 
+#include "core/integers.h"
+
 #include <stdbool.h>
-#include <stdint.h>
 
 /* Elements that are worth handing to another thread: some 64 KiB, a few microseconds of work. */
 enum { SLI_RANGE_ELEMENTS = 16384 };
@@ -16,21 +17,6 @@ typedef struct sli_ranges {
 typedef struct sli_range {
     int64_t first, count;
 } sli_range;
-
-static inline int64_t sli_smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static inline int64_t sli_larger(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
-static inline int64_t sli_divide_up(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
 
 static inline sli_ranges sli_ranges_of(int64_t total, int64_t size)
 {

@@ -71,6 +71,11 @@ struct sl_pipe {
     struct sli_tensors *tensors; /* of sl_pipe_get_state; NULL: none */
 };
 
+static inline const sli_stage *sli_last_stage(const sl_pipe *pipe)
+{
+    return &pipe->stages[pipe->stage_count - 1];
+}
+
 /* Runs fn(rank, arg) on the worker of every rank of this process at the same time, and waits for
  * all of them. */
 void sli_pipe_run_ranks(sl_pipe *pipe, void (*fn)(sli_rank *rank, void *arg), void *arg);

@@ -264,7 +264,7 @@ static sl_status connect_pair(sl_pipe *pipe, const sli_stage *source, const sli_
 /* Between the last stage and the parts of a split head. */
 static sl_status connect_head(sl_pipe *pipe, bool spins)
 {
-    const sli_stage *last = &pipe->stages[pipe->stage_count - 1];
+    const sli_stage *last = sli_last_stage(pipe);
     for (int i = 0; pipe->parts && i < pipe->rank_count; i++) {
         const sli_stage *own = &pipe->stages[pipe->ranks[i].own[0]];
         for (int c = 0; c < SLI_HEAD_CHANNELS; c++) {

@@ -25,11 +25,6 @@
 
 enum { WEIGHT = SLI_HEAD_WEIGHT, BIAS = SLI_HEAD_BIAS };
 
-static const sli_stage *last_stage(const sl_pipe *pipe)
-{
-    return &pipe->stages[pipe->stage_count - 1];
-}
-
 static const sli_linear *find_head(const sl_pipe *pipe)
 {
     return sli_pipe_find_head(pipe->model);
@@ -206,7 +201,7 @@ static sl_status create_whole(sl_pipe *pipe)
 {
     const sli_linear *linear = find_head(pipe);
     sl_parameter *weight = linear->weight, *bias = linear->bias;
-    sl_device *device = last_stage(pipe)->device;
+    sl_device *device = sli_last_stage(pipe)->device;
     bool is_narrow = pipe->precision == SL_PRECISION_BF16;
     if (pipe->made_whole_head)
         return SL_OK;
@@ -223,7 +218,7 @@ static sl_status create_whole(sl_pipe *pipe)
 static sl_status give_rows(const sl_pipe *pipe, int rank, const sl_parameter *parameter,
                            const sl_tensor *own)
 {
-    const sli_stage *last = last_stage(pipe);
+    const sli_stage *last = sli_last_stage(pipe);
     bool is_here = pipe->ranks[rank].device;
     sl_tensor *rows;
     sl_status status = SL_OK;
@@ -260,7 +255,8 @@ static sl_status exchange_whole(sl_pipe *pipe, const sli_step *step)
         destroy_whole(pipe);
     if (step->backward || (pipe->has_whole_head && step->same_weights))
         return SL_OK;
-    sl_status status = sli_pipe_agree(pipe, last_stage(pipe)->is_here ? create_whole(pipe) : SL_OK);
+    sl_status status =
+        sli_pipe_agree(pipe, sli_last_stage(pipe)->is_here ? create_whole(pipe) : SL_OK);
     if (status == SL_OK)
         status = sli_pipe_group_check(pipe->group, collect_whole(pipe));
     if (status != SL_OK)

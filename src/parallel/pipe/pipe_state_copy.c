@@ -109,14 +109,9 @@ static sl_status copy_stage(int stage, void *arg)
 
 /* ---- Cut tensors made whole -------------------------------------------------------------- */
 
-static const sli_stage *last_stage(const sl_pipe *pipe)
-{
-    return &pipe->stages[pipe->stage_count - 1];
-}
-
 static sl_status reserve_whole(const sl_pipe *pipe, sli_tensors *tensors)
 {
-    for (size_t i = 0; i < tensors->count && last_stage(pipe)->is_here; i++) {
+    for (size_t i = 0; i < tensors->count && sli_last_stage(pipe)->is_here; i++) {
         const sl_safetensors_item *item = &tensors->items[i];
         size_t bytes = (size_t)sl_shape_count(&item->shape) * sl_dtype_bytes(item->dtype);
         if (tensors->entries[i].next == 0)
@@ -132,7 +127,7 @@ static sl_status send_part(const sl_pipe *pipe, const sl_safetensors_item *item,
                            const sli_tensor_entry *entry)
 {
     const int64_t range[] = {entry->first, entry->count};
-    int last = last_stage(pipe)->group_rank;
+    int last = sli_last_stage(pipe)->group_rank;
     SL_TRY(sli_pipe_group_send(pipe->group, range, 2, SL_I64, last));
     return sli_pipe_group_send(pipe->group, item->data, entry->count, item->dtype, last);
 }
@@ -197,7 +192,7 @@ static void drop_parts(const sl_pipe *pipe, sli_tensors *tensors)
             entry->first = 0;
             entry->count = entry->whole = sl_shape_count(&tensors->items[i].shape);
             entry->next = 0;
-            entry->owner = last_stage(pipe)->group_rank;
+            entry->owner = sli_last_stage(pipe)->group_rank;
         }
         tensors->items[kept] = tensors->items[i];
         tensors->entries[kept++] = *entry;

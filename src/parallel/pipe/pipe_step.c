@@ -57,11 +57,6 @@ static const sli_stage *first_stage(const sl_pipe *pipe)
     return &pipe->stages[0];
 }
 
-static const sli_stage *last_stage(const sl_pipe *pipe)
-{
-    return &pipe->stages[pipe->stage_count - 1];
-}
-
 /* Fills pipe->micros; what the stages of this process do not use may be NULL. */
 static sl_status cut_batch(sl_pipe *pipe, const sl_pipe_batch *batch, const sli_step *step,
                            const sl_tensor *targets, int64_t first_sample, int micros)
@@ -78,7 +73,7 @@ static sl_status cut_batch(sl_pipe *pipe, const sl_pipe_batch *batch, const sli_
         if (first_stage(pipe)->is_here)
             SL_TRY(cut_input(pipe, batch->input, cut));
         if (targets)
-            SL_TRY(cut_rows(targets, cut, last_stage(pipe)->device, &cut->targets));
+            SL_TRY(cut_rows(targets, cut, sli_last_stage(pipe)->device, &cut->targets));
         if (slice + 1 == step->slices)
             row += cut->rows;
     }
@@ -119,7 +114,7 @@ sl_status sli_pipe_check_batch(const char *who, const sl_pipe *pipe, const sl_pi
         return sl_error(SL_ERR_INVALID, "%s: batch->input is NULL", who);
     if (has_loss && !pipe->loss)
         return sl_error(SL_ERR_INVALID, "%s: the pipe was created without a loss", who);
-    if (has_loss && !batch->targets && last_stage(pipe)->is_here)
+    if (has_loss && !batch->targets && sli_last_stage(pipe)->is_here)
         return sl_error(SL_ERR_INVALID, "%s: the batch has no targets", who);
     if (first_stage(pipe)->is_here && row_count(batch->input) < 1)
         return sl_error(SL_ERR_INVALID, "%s: the input must have at least one row, got %s", who,
@@ -278,7 +273,7 @@ static sl_status prepare_step(sl_pipe *pipe, const sl_pipe_batch *batch, sli_ste
                               sl_status status, int *micros)
 {
     int64_t first_sample = batch->first_sample;
-    const sl_tensor *targets = step->loss && last_stage(pipe)->is_here ? batch->targets : NULL;
+    const sl_tensor *targets = step->loss && sli_last_stage(pipe)->is_here ? batch->targets : NULL;
     *micros = 0;
     step->rows = status == SL_OK && first_stage(pipe)->is_here ? row_count(batch->input) : 0;
     step->inputs = batch->inputs;
@@ -406,7 +401,8 @@ sl_status sli_pipe_run_step(sl_pipe *pipe, const sl_pipe_batch *batch, sli_step 
 static sl_status broadcast_loss(const sl_pipe *pipe, double *sum, int64_t *terms)
 {
     double words[] = {*sum, (double)*terms};
-    SL_TRY(sli_pipe_group_broadcast(pipe->group, words, 2, SL_F64, last_stage(pipe)->group_rank));
+    SL_TRY(
+        sli_pipe_group_broadcast(pipe->group, words, 2, SL_F64, sli_last_stage(pipe)->group_rank));
     *sum = words[0];
     *terms = (int64_t)words[1];
     return SL_OK;
@@ -437,7 +433,7 @@ static sl_status sum_row_losses(const sl_pipe *pipe, const sli_step *step, doubl
             &pipe->micros[sli_slice_number(i / step->slices, i % step->slices, step->slices)],
             row_losses);
     return pipe->group ? sli_pipe_group_broadcast(pipe->group, row_losses, step->rows, SL_F64,
-                                                  last_stage(pipe)->group_rank)
+                                                  sli_last_stage(pipe)->group_rank)
                        : SL_OK;
 }
 
@@ -447,7 +443,7 @@ sl_status sli_pipe_run_with_loss(sl_pipe *pipe, const sl_pipe_batch *batch, sli_
 {
     double weight = batch->weight != 0 ? batch->weight : 1;
     int64_t count = 0;
-    if (status == SL_OK && last_stage(pipe)->is_here)
+    if (status == SL_OK && sli_last_stage(pipe)->is_here)
         status = sl_loss_terms(pipe->loss, batch->targets, &count);
     step->loss = pipe->loss;
     /* Without any term there is no gradient either, whatever the scale. */

@@ -92,10 +92,7 @@ sl_status sli_schedule_order(const sl_schedule *schedule, int **order);
  * rank V stages. */
 sl_status sli_schedule_forward_only(const sl_schedule_options *options, sl_schedule **out);
 
-/* The file of sl_schedule_open, not validated. (table_csv.c) */
-sl_status sli_schedule_read(const char *path, sl_schedule **out);
-
-/* sli_schedule_read of a text in PyTorch's CSV; errors begin with `name`. (table_csv.c) */
+/* The table of a text, not validated, in PyTorch's CSV; errors begin with `name`. (table_csv.c) */
 sl_status sli_schedule_parse(const char *name, const char *text, size_t bytes, sl_schedule **out);
 
 /* Makes slices whole micro-batches again: a micro-batch goes forward where its last slice does, and

@@ -259,7 +259,8 @@ fail:
     return status;
 }
 
-sl_status sli_schedule_read(const char *path, sl_schedule **out)
+/* The file of sl_schedule_open, not validated. */
+static sl_status read_schedule(const char *path, sl_schedule **out)
 {
     SLI_CHECK_NOT_NULL(out);
     *out = NULL;
@@ -309,7 +310,7 @@ sl_status sl_schedule_open(const char *name_or_path, const sl_schedule_options *
     if (access(name_or_path, F_OK) != 0)
         return sl_error_context(sl_schedule_write(name_or_path, options, out),
                                 "no such file, and ");
-    SL_TRY(sli_schedule_read(name_or_path, out));
+    SL_TRY(read_schedule(name_or_path, out));
     sl_status status;
     SL_TRY_OR_FAIL(check_agreement(name_or_path, *out, options));
     SL_TRY_OR_FAIL(sl_error_context(sl_schedule_validate(*out), "%s: ", name_or_path));

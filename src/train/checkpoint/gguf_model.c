@@ -135,13 +135,6 @@ static sli_gguf_type choose_type(const exporting *job, const char *name, const s
     return type_in_file[job->type];
 }
 
-static void transpose(const float *from, int64_t rows, int64_t columns, float *to)
-{
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t c = 0; c < columns; c++)
-            to[c * rows + r] = from[r * columns + c];
-}
-
 /* Row i of a head's first half and row i of its second become rows 2 i and 2 i + 1. */
 static void pair_rows(const float *from, int64_t heads, int64_t rows, int64_t columns, float *to)
 {
@@ -167,7 +160,7 @@ static sl_status write_tensor(const exporting *job, size_t index)
     if (heads > 0)
         pair_rows(item->data, heads, rows, count / rows, changed);
     else
-        transpose(item->data, rows, count / rows, changed);
+        sli_transpose(item->data, rows, count / rows, changed);
     sl_status status = sli_gguf_write(job->file, index, changed);
     free(changed);
     return status;

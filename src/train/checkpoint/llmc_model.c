@@ -83,14 +83,6 @@ static sl_status find_tensor(const exporting *job, const char *name,
                     name);
 }
 
-/* The model's matrix [columns, rows] as one of [rows, columns]. */
-static void transpose(const float *from, int64_t rows, int64_t columns, float *to)
-{
-    for (int64_t c = 0; c < columns; c++)
-        for (int64_t r = 0; r < rows; r++)
-            to[r * columns + c] = from[c * rows + r];
-}
-
 /* Rows that the model does not have are 0. */
 static sl_status write_tensor(exporting *job, int kind, int64_t index)
 {
@@ -102,7 +94,7 @@ static sl_status write_tensor(exporting *job, int kind, int64_t index)
     SL_TRY(find_tensor(job, name, &item));
     int64_t found = sl_shape_count(&item->shape);
     if (sli_llmc_is_transposed(name))
-        transpose(item->data, shape.size[0], shape.size[1], job->numbers);
+        sli_transpose(item->data, shape.size[1], shape.size[0], job->numbers);
     else
         memcpy(job->numbers, item->data, (size_t)found * sizeof *job->numbers);
     memset(job->numbers + found, 0, (size_t)(count - found) * sizeof *job->numbers);

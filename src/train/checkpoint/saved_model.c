@@ -284,7 +284,7 @@ sl_status sl_saved_model_need_vocab(const sl_saved_model *model, const sl_vocab 
     return sl_error(SL_ERR_NOT_FOUND, "%s: it has no %s", model->path, tokenizer_name);
 }
 
-const char *sli_saved_model_metadata(const sl_saved_model *model, const char *key)
+static const char *find_metadata(const sl_saved_model *model, const char *key)
 {
     return sli_checkpoint_metadata(model->reader, model->part, key);
 }
@@ -397,6 +397,13 @@ static bool is_transposed(const sl_saved_model *model, const char *name)
     return model->reader->is_llmc && sli_llmc_is_transposed(name);
 }
 
+void sli_transpose(const float *from, int64_t rows, int64_t columns, float *to)
+{
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < columns; c++)
+            to[c * rows + r] = from[r * columns + c];
+}
+
 /* A matrix of f32 that was read as its transpose. */
 static sl_status transpose(const sl_safetensors_item *item)
 {
@@ -406,9 +413,7 @@ static sl_status transpose(const sl_safetensors_item *item)
     if (!read)
         return sli_no_memory(NULL, "%s", item->name);
     memcpy(read, to, bytes);
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t c = 0; c < columns; c++)
-            to[c * rows + r] = read[r * columns + c];
+    sli_transpose(read, rows, columns, to);
     free(read);
     return SL_OK;
 }
@@ -589,7 +594,7 @@ sl_status sl_saved_model_load(const sl_saved_model *model, sl_pipe *pipe,
 sl_status sli_saved_model_load_adapter(const sl_saved_model *adapter, bool checks, sl_pipe *pipe)
 {
     loading job = {.model = adapter, .has = adapter->tensors};
-    const char *expected = sli_saved_model_metadata(adapter, SLI_ADAPTER_BASE_KEY);
+    const char *expected = find_metadata(adapter, SLI_ADAPTER_BASE_KEY);
     char found[SLI_BASE_CHECKSUM_BYTES];
     SL_TRY(load_selected(&job, pipe, true));
     if (!checks || !expected)

@@ -47,20 +47,6 @@ static sl_status check_options(const sli_ordered_search *s)
     return sli_train_options_check_values(run);
 }
 
-static sl_status count_rows(sli_ordered_search *s)
-{
-    const sl_train_options *run = s->run;
-    int64_t tokens = s->options->batch_tokens;
-    if (tokens % run->bptt != 0)
-        return sl_error(SL_ERR_INVALID,
-                        "batch-tokens must be a multiple of the %" PRId64
-                        " tokens of a row, got %" PRId64,
-                        run->bptt, tokens);
-    s->rows =
-        tokens > 0 ? tokens / run->bptt : run->batch_size * (run->shards > 0 ? run->shards : 1);
-    return SL_OK;
-}
-
 /* Those that divide a step's rows. */
 static sl_status list_chunks(sli_ordered_search *s)
 {
@@ -107,30 +93,23 @@ static sl_status limit_replicas(const sli_ordered_search *s, sli_search_space *s
 
 static sl_status fill_space(sli_ordered_search *s, sli_search_space *space)
 {
-    static const sl_recompute recomputes[] = {SL_RECOMPUTE_NEVER, SL_RECOMPUTE_EXCEPT_LAST,
-                                              SL_RECOMPUTE_ALWAYS};
     const sl_train_options *run = s->run;
-    int schedules = 0, modules = sl_module_child_count(s->model);
+    int modules = sl_module_child_count(s->model);
     bool keeps_virtual = run->virtual_stages > 0, keeps_ranks = is_kept(s, SL_KEEP_PIPELINE_RANKS);
-    while (sl_schedule_names[schedules])
-        schedules++;
     for (int i = 0; i < SLI_MOST_VIRTUAL_STAGES; i++)
         s->virtual_stages[i] = keeps_virtual ? run->virtual_stages : i + 1;
-    *space = (sli_search_space){
-        .ranks = s->cluster.devices,
-        .rows = s->rows,
-        .least_pipeline_ranks = keeps_ranks ? run->pipeline_ranks : 1,
-        .most_pipeline_ranks = keeps_ranks ? run->pipeline_ranks : modules,
-        .schedules = is_kept(s, SL_KEEP_SCHEDULE) ? &run->schedule : sl_schedule_names,
-        .schedule_count = is_kept(s, SL_KEEP_SCHEDULE) ? 1 : schedules,
-        .virtual_stages = s->virtual_stages,
-        .virtual_count = keeps_virtual ? 1 : SLI_MOST_VIRTUAL_STAGES,
-        .chunks = s->chunks,
-        .chunk_count = s->chunk_count,
-        .recomputes = is_kept(s, SL_KEEP_RECOMPUTE) ? &run->recompute : recomputes,
-        .recompute_count = is_kept(s, SL_KEEP_RECOMPUTE) ? 1 : 3,
-        .zeros = {is_kept(s, SL_KEEP_ZERO) && run->zero, run->zero || !is_kept(s, SL_KEEP_ZERO)},
-        .tries_near_replicas = true};
+    *space = (sli_search_space){.ranks = s->cluster.devices,
+                                .rows = s->rows,
+                                .least_pipeline_ranks = keeps_ranks ? run->pipeline_ranks : 1,
+                                .most_pipeline_ranks = keeps_ranks ? run->pipeline_ranks : modules,
+                                .virtual_stages = s->virtual_stages,
+                                .virtual_count = keeps_virtual ? 1 : SLI_MOST_VIRTUAL_STAGES,
+                                .chunks = s->chunks,
+                                .chunk_count = s->chunk_count,
+                                .zeros = {is_kept(s, SL_KEEP_ZERO) && run->zero,
+                                          run->zero || !is_kept(s, SL_KEEP_ZERO)},
+                                .tries_near_replicas = true};
+    sli_plan_list_choices(s->options, run, space);
     return limit_replicas(s, space);
 }
 
@@ -216,7 +195,7 @@ static sl_status search_cluster(sli_ordered_search *s, const char *path, sl_clus
     SL_TRY(sli_cluster_change(&s->cluster, &s->options->change));
     for (int i = 0; i < s->cluster.kind_count; i++)
         out->nodes += s->cluster.kinds[i].count;
-    SL_TRY(count_rows(s));
+    SL_TRY(sli_plan_count_rows(s->options, s->run, &s->rows));
     SL_TRY(list_chunks(s));
     SL_TRY(sl_transformer_lm_create(&s->run->model, &s->model));
     SL_TRY(

@@ -37,6 +37,37 @@ bool sli_plan_keeps(const sl_plan_search_options *options, const sl_train_option
     return (options->kept & option) != 0 && !is_open;
 }
 
+sl_status sli_plan_count_rows(const sl_plan_search_options *options, const sl_train_options *run,
+                              int64_t *rows)
+{
+    int64_t tokens = options->batch_tokens;
+    *rows = run->batch_size * (run->shards > 0 ? run->shards : 1);
+    if (tokens == 0)
+        return SL_OK;
+    if (tokens % run->bptt != 0)
+        return sl_error(SL_ERR_INVALID,
+                        "batch-tokens must be a multiple of the %" PRId64
+                        " tokens of a row, got %" PRId64,
+                        run->bptt, tokens);
+    *rows = tokens / run->bptt;
+    return SL_OK;
+}
+
+void sli_plan_list_choices(const sl_plan_search_options *options, const sl_train_options *run,
+                           sli_search_space *space)
+{
+    static const sl_recompute recomputes[] = {SL_RECOMPUTE_NEVER, SL_RECOMPUTE_EXCEPT_LAST,
+                                              SL_RECOMPUTE_ALWAYS};
+    bool keeps_schedule = sli_plan_keeps(options, run, SL_KEEP_SCHEDULE) || run->table,
+         keeps_recompute = sli_plan_keeps(options, run, SL_KEEP_RECOMPUTE);
+    space->schedules = keeps_schedule ? &run->schedule : sl_schedule_names;
+    space->schedule_count = 1;
+    while (!keeps_schedule && sl_schedule_names[space->schedule_count])
+        space->schedule_count++;
+    space->recomputes = keeps_recompute ? &run->recompute : recomputes;
+    space->recompute_count = keeps_recompute ? 1 : (int)(sizeof recomputes / sizeof *recomputes);
+}
+
 static bool is_kept(const machine_search *search, sl_plan_kept option)
 {
     return sli_plan_keeps(search->options, search->run, option);
@@ -269,64 +300,33 @@ static int list_chunks(const machine_search *search, int *chunks)
     return count;
 }
 
-static int count_schedules(void)
-{
-    int count = 0;
-    while (sl_schedule_names[count])
-        count++;
-    return count;
-}
-
 static sl_status search_space(machine_search *search, sli_search *results)
 {
-    static const sl_recompute recomputes[] = {SL_RECOMPUTE_NEVER, SL_RECOMPUTE_EXCEPT_LAST,
-                                              SL_RECOMPUTE_ALWAYS};
     const sl_train_options *run = search->run;
     int chunks[MOST_LISTED_CHUNKS], cores = search->machine->cores;
     int known = search->machine->most_replicas, most_replicas = known > 0 ? known : cores;
     sli_sharing sharing = search->machine->sharing;
-    bool keeps_schedule = is_kept(search, SL_KEEP_SCHEDULE) || run->table,
-         keeps_recompute = is_kept(search, SL_KEEP_RECOMPUTE),
-         keeps_replicas = is_kept(search, SL_KEEP_REPLICAS),
+    bool keeps_replicas = is_kept(search, SL_KEEP_REPLICAS),
          keeps_ranks = is_kept(search, SL_KEEP_PIPELINE_RANKS) || run->table;
     int asked = (keeps_replicas ? run->replicas : 1) * (keeps_ranks ? run->pipeline_ranks : 1);
-    const sli_search_space space = {
-        .ranks = asked > cores ? asked : cores,
-        .least_replicas = keeps_replicas ? run->replicas : 1,
-        .most_replicas = keeps_replicas ? run->replicas : most_replicas,
-        .least_pipeline_ranks = keeps_ranks ? run->pipeline_ranks : 1,
-        .most_pipeline_ranks = keeps_ranks             ? run->pipeline_ranks
-                               : cores < SL_MAX_STAGES ? cores
-                                                       : SL_MAX_STAGES,
-        .schedules = keeps_schedule ? &run->schedule : sl_schedule_names,
-        .schedule_count = keeps_schedule ? 1 : count_schedules(),
-        .chunks = chunks,
-        .chunk_count = list_chunks(search, chunks),
-        .recomputes = keeps_recompute ? &run->recompute : recomputes,
-        .recompute_count = keeps_recompute ? 1 : (int)(sizeof recomputes / sizeof *recomputes),
-        .zeros = {is_kept(search, SL_KEEP_ZERO) && run->zero,
-                  run->zero || !is_kept(search, SL_KEEP_ZERO)},
-        .shared = {sharing == SLI_SHARING_ALWAYS, sharing != SLI_SHARING_NEVER && !run->devices}};
+    sli_search_space space = {.ranks = asked > cores ? asked : cores,
+                              .least_replicas = keeps_replicas ? run->replicas : 1,
+                              .most_replicas = keeps_replicas ? run->replicas : most_replicas,
+                              .least_pipeline_ranks = keeps_ranks ? run->pipeline_ranks : 1,
+                              .most_pipeline_ranks = keeps_ranks             ? run->pipeline_ranks
+                                                     : cores < SL_MAX_STAGES ? cores
+                                                                             : SL_MAX_STAGES,
+                              .chunks = chunks,
+                              .chunk_count = list_chunks(search, chunks),
+                              .zeros = {is_kept(search, SL_KEEP_ZERO) && run->zero,
+                                        run->zero || !is_kept(search, SL_KEEP_ZERO)},
+                              .shared = {sharing == SLI_SHARING_ALWAYS,
+                                         sharing != SLI_SHARING_NEVER && !run->devices}};
+    sli_plan_list_choices(search->options, run, &space);
     return sli_search_layouts(results, &space, consider_candidate, search);
 }
 
 /* ---- The search --------------------------------------------------------------------------- */
-
-static sl_status count_rows(machine_search *search)
-{
-    const sl_train_options *run = search->run;
-    int64_t tokens = search->options->batch_tokens;
-    search->rows = run->batch_size * (run->shards > 0 ? run->shards : 1);
-    if (tokens == 0)
-        return SL_OK;
-    if (tokens % run->bptt != 0)
-        return sl_error(SL_ERR_INVALID,
-                        "batch-tokens must be a multiple of the %" PRId64
-                        " tokens of a row, got %" PRId64,
-                        run->bptt, tokens);
-    search->rows = tokens / run->bptt;
-    return SL_OK;
-}
 
 /* What a rank has of the last module's times, at its first stage. */
 static void describe_parts(const sl_plan *plan, const sl_module_profile *head, sl_found_plan *out)
@@ -464,7 +464,7 @@ static sl_status search_machine(const sl_plan_search_options *options, const sl_
                           .prefers_fewer_ranks = true, /* which pass no tensors on */
                           .found = found};
     *count = 0;
-    SL_TRY(count_rows(&search));
+    SL_TRY(sli_plan_count_rows(options, run, &search.rows));
     SL_TRY(sl_transformer_lm_create(&run->model, &model));
     search.model = model;
     sl_status status;

@@ -9,6 +9,14 @@
 bool sli_plan_keeps(const sl_plan_search_options *options, const sl_train_options *run,
                     sl_plan_kept option);
 
+/* The rows of a step: of the tokens that are asked for, or of the run. */
+sl_status sli_plan_count_rows(const sl_plan_search_options *options, const sl_train_options *run,
+                              int64_t *rows);
+
+/* Sets the schedules and recompute modes of a search: what is given, or all. */
+void sli_plan_list_choices(const sl_plan_search_options *options, const sl_train_options *run,
+                           sli_search_space *space);
+
 /* As sl_plan_search, for `run`, the options with what the data say. */
 sl_status sli_plan_search_machine(const sl_plan_search_options *options,
                                   const sl_train_options *run, const sli_machine *machine,
