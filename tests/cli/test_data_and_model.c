@@ -5,19 +5,14 @@
 
 #include <sys/wait.h>
 
-static void write_text(scratch *dir, const char *name, const char *text)
-{
-    write_file(scratch_path(dir, name), text, strlen(text));
-}
-
 static void directory_is_shown_and_its_vocabulary_written(void **state)
 {
     scratch *dir = *state;
     program_run run;
     SCOPED(sl_vocab) *vocab = NULL;
-    write_text(dir, "train.txt", "The cat.\n\nThe dog, the bird.\n");
-    write_text(dir, "valid.txt", "the fish");
-    write_text(dir, "test.txt", "a\nb\nc\nthe");
+    scratch_write(dir, "train.txt", "The cat.\n\nThe dog, the bird.\n");
+    scratch_write(dir, "valid.txt", "the fish");
+    scratch_write(dir, "test.txt", "a\nb\nc\nthe");
     program_succeed(&run, "data %s --head 3 --vocab %s", dir->directory,
                     scratch_path(dir, "vocab.json"));
     check_text(run.out, "train             3              9              0  ");
@@ -39,9 +34,9 @@ static void control_characters_of_a_text_are_escaped(void **state)
     scratch *dir = *state;
     program_run run;
     for (int i = 0; i < 3; i++)
-        write_text(dir, splits[i],
-                   "\x1b[31mred na\xc3\xafve \xc2\x9b"
-                   "2J\n");
+        scratch_write(dir, splits[i],
+                      "\x1b[31mred na\xc3\xafve \xc2\x9b"
+                      "2J\n");
     assert_int_equal(symlink(".", scratch_path(dir, "\x1b[32m")), 0);
     program_succeed(&run, "data %s/\x1b[32m --vocab %s/\x1b[32m/v", dir->directory, dir->directory);
     check_text(run.out, "/\\x1b[32m/train.txt\n");
@@ -64,11 +59,11 @@ static void text_in_another_encoding_is_said_or_refused(void **state)
     scratch *dir = *state;
     program_run run;
     char expected[512];
-    write_text(dir, "train.txt",
-               "Stra\xdf"
-               "e nach K\xf6ln\n");
-    write_text(dir, "valid.txt", "K\xf6ln ist gro\xc3\x9f\n");
-    write_text(dir, "test.txt", "Berlin ist\n");
+    scratch_write(dir, "train.txt",
+                  "Stra\xdf"
+                  "e nach K\xf6ln\n");
+    scratch_write(dir, "valid.txt", "K\xf6ln ist gro\xc3\x9f\n");
+    scratch_write(dir, "test.txt", "Berlin ist\n");
     program_start(&run, "data %s", dir->directory);
     assert_int_equal(run.status, 0);
     check_text(run.out, "  stra\xEF\xBF\xBD"
@@ -79,11 +74,11 @@ static void text_in_another_encoding_is_said_or_refused(void **state)
              "another encoding?\n",
              dir->directory, dir->directory);
     assert_string_equal(run.err, expected);
-    write_text(dir, "test.txt", "\xe2\xe5\xf0\xeb\xe8\xed\n");
+    scratch_write(dir, "test.txt", "\xe2\xe5\xf0\xeb\xe8\xed\n");
     program_start(&run, "data %s", dir->directory);
     check_refused(&run, 1, "expected text in UTF-8, but of its 6 bytes at least 6 are not UTF-8");
-    write_text(dir, "test.txt", "nach K\xf6ln\n");
-    write_text(dir, "valid.txt", "nach nach\n");
+    scratch_write(dir, "test.txt", "nach K\xf6ln\n");
+    scratch_write(dir, "valid.txt", "nach nach\n");
     program_start(&run,
                   "train --data %s --emsize 8 --nhid 8 --nhead 1 --nlayers 1 --bptt 1 "
                   "--batch-size 1 --eval-batch-size 1 --epochs 1 --quiet",

@@ -106,11 +106,6 @@ static void every_option_reaches_the_run(void **state)
     }
 }
 
-static void write_text(scratch *dir, const char *name, const char *text)
-{
-    write_file(scratch_path(dir, name), text, strlen(text));
-}
-
 /* What --print-config prints for these options. */
 static void print_config(program_run *run, const char *options)
 {
@@ -138,7 +133,7 @@ static void configuration_that_is_printed_reads_back(void **state)
     for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
         static program_run first, second;
         print_config(&first, sets[i]);
-        write_text(dir, "config", first.out);
+        scratch_write(dir, "config", first.out);
         program_succeed(&second, "train --print-config --config %s/config", dir->directory);
         assert_string_equal(first.out, second.out);
     }
@@ -148,7 +143,8 @@ static void options_on_the_line_override_the_file(void **state)
 {
     scratch *dir = *state;
     static program_run run;
-    write_text(dir, "config", "{\"preset\": \"pipeline-tutorial\", \"nlayers\": 3, \"seed\": 9}");
+    scratch_write(dir, "config",
+                  "{\"preset\": \"pipeline-tutorial\", \"nlayers\": 3, \"seed\": 9}");
     program_succeed(&run, "train --print-config --nlayers 5 --config %s/config --chunks 2",
                     dir->directory);
     check_text(run.out, "\"emsize\": 4096,"); /* the preset's */
@@ -173,7 +169,7 @@ static void printed_configuration_yields_to_the_line(void **state)
     static program_run run;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         print_config(&run, cases[i].printed);
-        write_text(dir, "config", run.out);
+        scratch_write(dir, "config", run.out);
         program_succeed(&run, "train --print-config %s --config %s/config", cases[i].line,
                         dir->directory);
         check_text(run.out, cases[i].there);
@@ -185,7 +181,7 @@ static void configuration_is_never_overwritten(void **state)
 {
     scratch *dir = *state;
     program_run run;
-    write_text(dir, "config", "{\"epochs\": 1}");
+    scratch_write(dir, "config", "{\"epochs\": 1}");
     program_start(&run, "train --data %s --config %s/config --log-json %s/config", dir->directory,
                   dir->directory, dir->directory);
     check_refused(&run, 1, "--log-json: /");
@@ -201,7 +197,7 @@ static void table_is_never_overwritten(void **state)
     scratch *dir = *state;
     program_run run;
     char text[64];
-    write_text(dir, "t.vocab", table);
+    scratch_write(dir, "t.vocab", table);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         program_start(&run, "train --data %s " TINY_MODEL " --schedule %s/t.vocab %s %s/%s",
                       dir->directory, dir->directory, cases[i][0], dir->directory, cases[i][1]);
@@ -218,7 +214,7 @@ static void file_trains_as_its_options_do(void **state)
         TINY_MODEL " " TINY_BATCH " --batch-size 8 --epochs 1 --max-batches 3 --quiet";
     program_succeed(&one, "train --data %s %s", dir->directory, options);
     program_succeed(&two, "train --data %s %s --print-config", dir->directory, options);
-    write_text(dir, "config", two.out);
+    scratch_write(dir, "config", two.out);
     program_succeed(&two, "train --config %s/config", dir->directory);
     assert_string_equal(one.out, two.out);
 }
@@ -247,7 +243,7 @@ static void file_that_makes_no_sense_is_refused(void **state)
     scratch *dir = *state;
     program_run run;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        write_text(dir, "config", cases[i].text);
+        scratch_write(dir, "config", cases[i].text);
         program_start(&run, "train --data x --config %s/config", dir->directory);
         check_refused(&run, 2, cases[i].sentence);
     }
@@ -264,7 +260,7 @@ static void flag_that_is_off_needs_nothing(void **state)
 {
     scratch *dir = *state;
     program_run run;
-    write_text(dir, "config", "{\"partial\": false}");
+    scratch_write(dir, "config", "{\"partial\": false}");
     program_succeed(&run, "train --print-config --config %s/config", dir->directory);
     check_without(run.out, "partial");
 }
@@ -278,7 +274,7 @@ static void steps_of_a_schedule_without_steps_are_refused(void **state)
     check_refused(&run, 2,
                   "--gamma is for the step schedule, but lr-schedule is cosine: leave it out\n");
     print_config(&run, "--gamma 0.5 --step-epochs 2");
-    write_text(dir, "config", run.out);
+    scratch_write(dir, "config", run.out);
     program_succeed(&run, "train --print-config --config %s/config --lr-schedule cosine",
                     dir->directory);
     check_text(run.out, "\"gamma\": 0.5,");

@@ -79,6 +79,11 @@ static inline void write_file(const char *path, const void *bytes, size_t count)
     assert_int_equal(fclose(file), 0);
 }
 
+static inline void scratch_write(scratch *dir, const char *name, const char *text)
+{
+    write_file(scratch_path(dir, name), text, strlen(text));
+}
+
 /* Reads up to `room` bytes; returns how many the file has. */
 static inline size_t read_file(const char *path, void *bytes, size_t room)
 {

@@ -12,28 +12,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 enum { STAGES = 4, MICROS = 5, WIDTH = 6, ROWS = 10 };
-
-/* ---- Tables ------------------------------------------------------------------------------- */
-
-static sl_schedule *write_table(const char *name, int ranks, int micros)
-{
-    sl_schedule *table;
-    check_ok(
-        sl_schedule_write(name, &(sl_schedule_options){.ranks = ranks, .micros = micros}, &table));
-    return table;
-}
 
 static void frozen_stages_of_zero_bubble_lose_their_weight_halves(void **state)
 {
     static const sl_stage_backward backward[] = {SL_STAGE_BACKWARD_NONE, SL_STAGE_BACKWARD_WHOLE,
                                                  SL_STAGE_BACKWARD_INPUT};
     FREED char *text = NULL;
-    SCOPED(sl_schedule) *table = write_table("zb-h1", 3, 3);
+    SCOPED(sl_schedule) *table = library_table("zb-h1", 3, 3);
     check_ok(sl_schedule_freeze(table, backward));
     check_ok(sl_schedule_validate(table));
     check_ok(sl_schedule_draw(table, &text));
@@ -106,23 +95,11 @@ static void impossible_ends_of_backward_are_refused(void **state)
 {
     static const sl_stage_backward gap[] = {SL_STAGE_BACKWARD_INPUT, SL_STAGE_BACKWARD_NONE},
                                    none[] = {SL_STAGE_BACKWARD_NONE, SL_STAGE_BACKWARD_NONE};
-    SCOPED(sl_schedule) *table = write_table("1f1b", 2, 2);
+    SCOPED(sl_schedule) *table = library_table("1f1b", 2, 2);
     check_error(sl_schedule_freeze(table, gap), SL_ERR_INVALID,
                 "stage 1 has no backward, but stage 0 before it has");
     check_error(sl_schedule_freeze(table, none), SL_ERR_INVALID, "no stage has a backward");
     check_ok(sl_schedule_validate(table));
-}
-
-/* As much memory as the process has, and so much more. */
-static void limit_memory(size_t more)
-{
-    unsigned long long pages;
-    FILE *file = fopen("/proc/self/statm", "r");
-    if (!file || fscanf(file, "%llu", &pages) != 1)
-        _exit(2);
-    fclose(file);
-    rlim_t bytes = pages * (rlim_t)sysconf(_SC_PAGESIZE) + more;
-    setrlimit(RLIMIT_AS, &(struct rlimit){bytes, bytes});
 }
 
 /* In a process of its own, without the memory for a table of so many micro-batches. */
@@ -134,7 +111,7 @@ static bool stays_without_memory(sl_schedule *table, const sl_stage_backward *ba
     memcpy(actions, table->actions, bytes);
     pid_t child = fork();
     if (child == 0) {
-        limit_memory(1 << 20);
+        limit_address_space(1 << 20);
         bool is_refused =
             (backward ? sl_schedule_freeze(table, backward)
                       : sl_schedule_recompute(table, SL_RECOMPUTE_ALWAYS)) == SL_ERR_MEMORY;
@@ -240,7 +217,7 @@ static void check_pipe(unsigned frozen, const sl_stage_backward *backward, const
         assert_int_equal(counts[0], counts[1]);
         assert_memory_equal(losses[0], losses[1], sizeof losses[0]);
         assert_memory_equal(expected, found, (size_t)counts[0] * sizeof(float));
-        SCOPED(sl_schedule) *table = write_table(schedule, STAGES, MICROS);
+        SCOPED(sl_schedule) *table = library_table(schedule, STAGES, MICROS);
         check_ok(sl_schedule_freeze(table, backward));
         check_ok(sl_schedule_recompute(table, recompute));
         check_counts(table, backward, MICROS);
@@ -295,7 +272,7 @@ static double seconds_of(const sl_module *model, int first, int second)
     const sl_module_profile *ranks[] = {modules, modules};
     const int balance[] = {first, second};
     sl_simulation simulation;
-    SCOPED(sl_schedule) *table = write_table("zb-h1", 2, 1);
+    SCOPED(sl_schedule) *table = library_table("zb-h1", 2, 1);
     for (int i = 0; i < 2 * STAGES; i++)
         modules[i] = (sl_module_profile){1, 2, 1, 1, 0};
     check_ok(sl_partition_simulate(&(sl_partition_costs){.modules = 2 * STAGES,

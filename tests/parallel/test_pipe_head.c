@@ -19,20 +19,10 @@
 static const char *const names[] = {"gpipe", "1f1b", "interleaved", "looped-bfs", "zb-h1", "zb-v"};
 enum { NAMES = sizeof names / sizeof *names, MOST_RANKS = 6, MOST_STAGES = 2 * MOST_RANKS };
 
-/* ---- Tables ------------------------------------------------------------------------------- */
-
-static sl_schedule *write_table(const char *name, int ranks, int micros)
-{
-    sl_schedule *table;
-    check_ok(
-        sl_schedule_write(name, &(sl_schedule_options){.ranks = ranks, .micros = micros}, &table));
-    return table;
-}
-
 static void split_head_fills_the_wait_of_1f1b(void **state)
 {
     FREED char *text = NULL, *csv = NULL;
-    SCOPED(sl_schedule) *table = write_table("1f1b", 2, 4);
+    SCOPED(sl_schedule) *table = library_table("1f1b", 2, 4);
     check_ok(sl_schedule_split_head(table, 0.5));
     check_ok(sl_schedule_validate(table));
     check_ok(sl_schedule_draw(table, &text));
@@ -140,7 +130,7 @@ static double simulate(const sl_schedule *table, double head, bool is_split)
 /* What is frozen has no say in who computes the head. */
 static void frozen_stages_keep_their_part_of_a_split_head(void **state)
 {
-    SCOPED(sl_schedule) *table = write_table("1f1b", 2, 4);
+    SCOPED(sl_schedule) *table = library_table("1f1b", 2, 4);
     const sl_stage_backward backward[] = {SL_STAGE_BACKWARD_NONE, SL_STAGE_BACKWARD_WHOLE};
     sl_action found[16];
     check_ok(sl_schedule_split_head(table, 1));
@@ -158,8 +148,8 @@ static void split_step_is_little_longer_than_its_work(void **state)
             for (int rounds = 2; rounds <= 4; rounds++)
                 for (double head = 0.25; head < 20; head *= 2) {
                     int micros = rounds * ranks;
-                    SCOPED(sl_schedule) *whole = write_table(names[kind], ranks, micros);
-                    SCOPED(sl_schedule) *split = write_table(names[kind], ranks, micros);
+                    SCOPED(sl_schedule) *whole = library_table(names[kind], ranks, micros);
+                    SCOPED(sl_schedule) *split = library_table(names[kind], ranks, micros);
                     check_ok(sl_schedule_split_head(split, head / sl_schedule_stages(split)));
                     double none = simulate(whole, 0, false);
                     double seconds = simulate(split, head, true);
@@ -195,7 +185,7 @@ static void wrong_tables_of_a_split_head_are_refused(void **state)
         check_ok(sli_schedule_parse("text", cases[i].csv, strlen(cases[i].csv), &table));
         check_error(sl_schedule_validate(table), SL_ERR_INVALID, cases[i].text);
     }
-    SCOPED(sl_schedule) *table = write_table("1f1b", 2, 2), *forward = NULL;
+    SCOPED(sl_schedule) *table = library_table("1f1b", 2, 2), *forward = NULL;
     check_error(sl_schedule_split_head(table, 0), SL_ERR_INVALID, "must be above 0, got 0");
     check_ok(sl_schedule_validate(table));
     check_ok(sli_schedule_forward_only(&(sl_schedule_options){.ranks = 2, .micros = 2}, &forward));
@@ -472,7 +462,7 @@ static void split_head_runs_the_table(void **state)
                        .blocks = BLOCKS,
                        .recompute = SL_RECOMPUTE_EXCEPT_LAST};
         SCOPED(test_pipe) pipe = open_case(&c);
-        SCOPED(sl_schedule) *table = write_table(names[kind], 2, CHUNKS);
+        SCOPED(sl_schedule) *table = library_table(names[kind], 2, CHUNKS);
         outcome out = {0};
         const sl_timeline_entry *entries;
         sl_utilization utilization;
@@ -586,7 +576,7 @@ static void what_cannot_be_split_is_refused(void **state)
     options.stages = 4;
     check_error(open_with(build_model(false, false), new_cross_entropy(), options), SL_ERR_INVALID,
                 "37 classes in 3 blocks are too few for 4 ranks");
-    SCOPED(sl_schedule) *table = write_table("1f1b", 2, 2);
+    SCOPED(sl_schedule) *table = library_table("1f1b", 2, 2);
     check_ok(sl_schedule_split_head(table, 1));
     options = (sl_pipe_options){.table = table};
     check_error(open_with(build_model(false, false), new_cross_entropy(), options), SL_ERR_INVALID,

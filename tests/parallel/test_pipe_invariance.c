@@ -268,15 +268,6 @@ static result train(const recipe *r, const data *d, sl_pipe_options options, int
     return got;
 }
 
-/* Draws where to cut: `stages` parts of `modules`, none of them empty. */
-static void draw_balance(unsigned *state, int modules, int stages, int *balance)
-{
-    for (int stage = 0; stage < stages; stage++)
-        balance[stage] = 1;
-    for (int left = modules - stages; left > 0; left--)
-        balance[test_draw(state, 0, stages - 1)]++;
-}
-
 static int module_count(const recipe *r)
 {
     SCOPED(sl_module) *model = build_model(r);

@@ -174,14 +174,6 @@ static int module_count(const recipe *r)
     return count;
 }
 
-static void draw_balance(unsigned *state, int modules, int stages, int *balance)
-{
-    for (int stage = 0; stage < stages; stage++)
-        balance[stage] = 1;
-    for (int left = modules - stages; left > 0; left--)
-        balance[test_draw(state, 0, stages - 1)]++;
-}
-
 static void check_same(const recipe *r, const sl_pipe_options *options, const result *got,
                        const result *expected)
 {

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -68,6 +69,17 @@ int test_draw(unsigned *state, int low, int high)
 {
     *state = *state * 1664525u + 1013904223u;
     return low + (int)((*state >> 8) % (unsigned)(high - low + 1));
+}
+
+void limit_address_space(size_t more)
+{
+    unsigned long long pages;
+    FILE *file = fopen("/proc/self/statm", "r");
+    if (!file || fscanf(file, "%llu", &pages) != 1)
+        _exit(2);
+    fclose(file);
+    rlim_t bytes = pages * (rlim_t)sysconf(_SC_PAGESIZE) + more;
+    setrlimit(RLIMIT_AS, &(struct rlimit){bytes, bytes});
 }
 
 bool process_runs(int process)

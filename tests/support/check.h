@@ -67,6 +67,9 @@ int allowed_core(int index);
 /* Whether /proc/cpuinfo lists an instruction set that multiplies bf16 matrices. */
 bool processor_has_bf16(void);
 
+/* Limits the process to as much address space as it has, and so much more. */
+void limit_address_space(size_t more);
+
 /* A zombie waits for its parent to reap it, and runs no more. */
 bool process_runs(int process);
 

@@ -224,6 +224,22 @@ static void draw_placement(random_writer *w, unsigned *seed)
     }
 }
 
+void draw_balance(unsigned *seed, int modules, int stages, int *balance)
+{
+    for (int stage = 0; stage < stages; stage++)
+        balance[stage] = 1;
+    for (int left = modules - stages; left > 0; left--)
+        balance[test_draw(seed, 0, stages - 1)]++;
+}
+
+sl_schedule *library_table(const char *name, int ranks, int micros)
+{
+    sl_schedule *table;
+    check_ok(
+        sl_schedule_write(name, &(sl_schedule_options){.ranks = ranks, .micros = micros}, &table));
+    return table;
+}
+
 sl_schedule *random_table(unsigned *seed, int ranks, int virtual_stages, int micros)
 {
     int stages = ranks * virtual_stages, most = 4 * virtual_stages * micros;

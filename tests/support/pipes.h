@@ -32,6 +32,12 @@ float *pipe_gradients(const sl_pipe *pipe, int64_t *count);
 /* value -= lr * gradient, on every stage. */
 void pipe_sgd_step(test_pipe *pipe, float lr);
 
+/* Draws where to cut: `stages` parts of `modules`, none of them empty. */
+void draw_balance(unsigned *seed, int modules, int stages, int *balance);
+
+/* The library's table of a schedule. */
+sl_schedule *library_table(const char *name, int ranks, int micros);
+
 /* A valid table: random placement, orders, halves, joined cells, and (sometimes) recomputations
  * anywhere between forward and backward. */
 sl_schedule *random_table(unsigned *seed, int ranks, int virtual_stages, int micros);

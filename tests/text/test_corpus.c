@@ -6,16 +6,11 @@
 
 #include <time.h>
 
-static void write_text(scratch *dir, const char *name, const char *text)
-{
-    write_file(scratch_path(dir, name), text, strlen(text));
-}
-
 static void write_splits(scratch *dir)
 {
-    write_text(dir, "train.txt", "\n = The Title = \n \n The cat , the dog .\n");
-    write_text(dir, "valid.txt", "the bird");
-    write_text(dir, "test.txt", "Dog .\n\n cat");
+    scratch_write(dir, "train.txt", "\n = The Title = \n \n The cat , the dog .\n");
+    scratch_write(dir, "valid.txt", "the bird");
+    scratch_write(dir, "test.txt", "Dog .\n\n cat");
 }
 
 /* `expected`: the ids' tokens, each with a blank behind it. */
@@ -48,7 +43,7 @@ static void one_file_is_divided_by_lines(void **state)
         else
             strcpy(expected[split], "the <unk> ");
     }
-    write_text(dir, "book.txt", text);
+    scratch_write(dir, "book.txt", text);
     sl_corpus *corpus;
     check_ok(sl_corpus_load(scratch_path(dir, "book.txt"), NULL, &corpus));
     for (int split = 0; split < SL_SPLITS; split++) {
@@ -108,9 +103,9 @@ static void wikitext_names_go_before_plain_ones(void **state)
     scratch *dir = *state;
     sl_corpus *corpus;
     write_splits(dir);
-    write_text(dir, "wiki.train.tokens", "a b");
-    write_text(dir, "wiki.valid.tokens", "b");
-    write_text(dir, "wiki.test.tokens", "a");
+    scratch_write(dir, "wiki.train.tokens", "a b");
+    scratch_write(dir, "wiki.valid.tokens", "b");
+    scratch_write(dir, "wiki.test.tokens", "a");
     check_ok(sl_corpus_load(dir->directory, NULL, &corpus));
     expect_tokens(sl_corpus_vocab(corpus), sl_corpus_tokens(corpus, SL_SPLIT_TRAIN), "a b ");
     expect_tokens(sl_corpus_vocab(corpus), sl_corpus_tokens(corpus, SL_SPLIT_VALID), "b ");
@@ -183,7 +178,7 @@ static void part_of_a_file_without_lines_is_refused(void **state)
 {
     scratch *dir = *state;
     char name[600];
-    write_text(dir, "line.txt", "one line without an end");
+    scratch_write(dir, "line.txt", "one line without an end");
     snprintf(name, sizeof name, "%s (the next 5%%)", scratch_path(dir, "line.txt"));
     expect_refusal(dir->path, name, SL_ERR_FORMAT,
                    "no line begins there: a text with so few lines");
@@ -196,7 +191,7 @@ static void split_that_is_missing_is_named(void **state)
     assert_int_equal(remove(scratch_path(dir, "valid.txt")), 0);
     expect_refusal(dir->directory, scratch_path(dir, "valid.txt"), SL_ERR_NOT_FOUND,
                    "cannot be found, though other splits' files are there");
-    write_text(dir, "wiki.test.tokens", "text");
+    scratch_write(dir, "wiki.test.tokens", "text");
     expect_refusal(dir->directory, scratch_path(dir, "wiki.train.tokens"), SL_ERR_NOT_FOUND,
                    "cannot be found");
 }
@@ -209,9 +204,9 @@ static void split_without_tokens_is_refused(void **state)
         write_splits(dir);
         snprintf(name, sizeof name, "%s.txt", sl_split_name((sl_split)split));
         snprintf(path, sizeof path, "%s", scratch_path(dir, name));
-        write_text(dir, name, "");
+        scratch_write(dir, name, "");
         expect_refusal(dir->directory, path, SL_ERR_FORMAT, "the file is empty");
-        write_text(dir, name, "\n ;:\n\"\"\n");
+        scratch_write(dir, name, "\n ;:\n\"\"\n");
         expect_refusal(dir->directory, path, SL_ERR_FORMAT, "none of its 3 lines has a token");
     }
 }
@@ -231,7 +226,7 @@ static void split_that_cannot_be_read_is_refused(void **state)
     expect_refusal(dir->directory, path, SL_ERR_IO, "cannot be read");
     if (geteuid() != 0) { /* root may open anything */
         assert_int_equal(remove(path), 0);
-        write_text(dir, "train.txt", "text");
+        scratch_write(dir, "train.txt", "text");
         assert_int_equal(chmod(path, 0), 0);
         expect_refusal(dir->directory, path, SL_ERR_IO, "cannot be opened: Permission denied");
     }
@@ -256,7 +251,7 @@ static void bytes_that_are_not_utf8_are_counted(void **state)
     scratch *dir = *state;
     sl_corpus *corpus;
     write_splits(dir);
-    write_text(dir, "test.txt", latin);
+    scratch_write(dir, "test.txt", latin);
     check_ok(sl_corpus_load(dir->directory, NULL, &corpus));
     assert_int_equal(sl_corpus_tokens(corpus, SL_SPLIT_TRAIN)->invalid_bytes, 0);
     assert_int_equal(sl_corpus_tokens(corpus, SL_SPLIT_TEST)->invalid_bytes, 3);
@@ -287,7 +282,7 @@ static void file_that_is_no_text_is_refused(void **state)
     write_file(path, russian, sizeof russian - 1);
     expect_refusal(dir->directory, path, SL_ERR_FORMAT,
                    "of its 12 bytes at least 0 are not UTF-8 and 6 are control characters");
-    write_text(dir, "train.txt", "\xf0\xd2\xc9\xd7\xc5\xd4, \xcd\xc9\xd2!\n"); /* in KOI8-R */
+    scratch_write(dir, "train.txt", "\xf0\xd2\xc9\xd7\xc5\xd4, \xcd\xc9\xd2!\n"); /* in KOI8-R */
     expect_refusal(dir->directory, path, SL_ERR_FORMAT,
                    "of its 12 bytes at least 9 are not UTF-8 and 0 are control characters");
     free(noise);

@@ -322,18 +322,6 @@ static void update_is_timed_with_little_memory(void **state)
     sli_machine_close(&machine);
 }
 
-/* So much more address space than the process has. */
-static void limit_memory(size_t more)
-{
-    unsigned long long pages;
-    FILE *file = fopen("/proc/self/statm", "r");
-    if (!file || fscanf(file, "%llu", &pages) != 1)
-        _exit(2);
-    fclose(file);
-    rlim_t bytes = pages * (rlim_t)sysconf(_SC_PAGESIZE) + more;
-    setrlimit(RLIMIT_AS, &(struct rlimit){bytes, bytes});
-}
-
 /* Whether rows beyond those that fit the memory take as much time each. */
 static bool times_what_does_not_fit(const sl_train_options *run)
 {
@@ -342,7 +330,7 @@ static bool times_what_does_not_fit(const sl_train_options *run)
     sli_machine machine;
     check_ok(sli_machine_open(run, 0, 0, &machine));
     check_ok(machine.time_modules(machine.context, 1, 1, most));
-    limit_memory(64 << 20);
+    limit_address_space(64 << 20);
     check_ok(machine.time_modules(machine.context, 1, MANY, many));
     int64_t rows = sli_machine_timed_rows(&machine, 1);
     check_ok(machine.time_modules(machine.context, 1, rows, most));
