@@ -252,7 +252,7 @@ sl_status sli_saved_model_load_adapter(const sl_saved_model *adapter, bool check
 /* The path of the model; of one that was opened by a checkpoint of adapters, the base's. */
 const char *sli_saved_model_path(const sl_saved_model *model);
 
-/* Makes of a matrix [rows, columns] its transpose. */
+/* Makes of a matrix [rows, columns] its transpose. (llmc_model.c) */
 void sli_transpose(const float *from, int64_t rows, int64_t columns, float *to);
 
 #endif

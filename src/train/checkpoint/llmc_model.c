@@ -83,6 +83,13 @@ static sl_status find_tensor(const exporting *job, const char *name,
                     name);
 }
 
+void sli_transpose(const float *from, int64_t rows, int64_t columns, float *to)
+{
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < columns; c++)
+            to[c * rows + r] = from[r * columns + c];
+}
+
 /* Rows that the model does not have are 0. */
 static sl_status write_tensor(exporting *job, int kind, int64_t index)
 {

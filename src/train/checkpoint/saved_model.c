@@ -397,13 +397,6 @@ static bool is_transposed(const sl_saved_model *model, const char *name)
     return model->reader->is_llmc && sli_llmc_is_transposed(name);
 }
 
-void sli_transpose(const float *from, int64_t rows, int64_t columns, float *to)
-{
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t c = 0; c < columns; c++)
-            to[c * rows + r] = from[r * columns + c];
-}
-
 /* A matrix of f32 that was read as its transpose. */
 static sl_status transpose(const sl_safetensors_item *item)
 {
