@@ -89,7 +89,7 @@ typedef struct sli_layout_speed {
     sl_link_cost reduce; /* a bucket's all-reduce between the replicas: in addition to
                             `seconds`, for each byte of gradients */
     sl_link_cost gather; /* the same of parameters that each gets from the one that updates them */
-    double update_per_byte; /* norm and optimizer, for each byte of gradients */
+    double update_per_byte; /* norm, optimizer, copies for products: a byte of gradients */
     bool hides_exchange;    /* gradients are exchanged while the devices compute */
 } sli_layout_speed;
 
