@@ -267,7 +267,7 @@ static sl_status find_whether_it_adds(const sl_pipe *pipe, int rank, bool backwa
 static sl_status fetch_of_rank(sl_pipe *pipe, int rank, bool backward)
 {
     sli_head_part *part = &pipe->parts[rank];
-    sl_parameter *own = &part->own[SLI_HEAD_WEIGHT], *embedding = pipe->embedding;
+    sl_parameter *rows = &part->own[SLI_HEAD_WEIGHT], *embedding = pipe->embedding;
     sl_tensor *grad;
     bool adds;
     if (!pipe->ranks[rank].device)
@@ -276,13 +276,13 @@ static sl_status fetch_of_rank(sl_pipe *pipe, int rank, bool backward)
         SL_TRY(receive_words(pipe, part));
     if (part->word_count == 0)
         return SL_OK;
-    SL_TRY(move_rows(pipe, rank, true, own->value, embedding->value));
+    SL_TRY(move_rows(pipe, rank, true, rows->value, embedding->value));
     SL_TRY(find_whether_it_adds(pipe, rank, backward, &adds));
     if (!adds)
         return SL_OK;
     if (is_first_here(pipe))
         SL_TRY(sl_parameter_grad(embedding, &grad)); /* zeros for ranks that have none */
-    return move_rows(pipe, rank, true, own->grad, embedding->grad);
+    return move_rows(pipe, rank, true, rows->grad, embedding->grad);
 }
 
 /* Every process goes through the ranks in their order, so that messages find their receivers. */
@@ -296,11 +296,11 @@ sl_status sli_pipe_fetch_words(sl_pipe *pipe, const sli_step *step)
 
 static sl_status return_to_rank(const sl_pipe *pipe, int rank)
 {
-    sl_parameter *own = &pipe->parts[rank].own[SLI_HEAD_WEIGHT];
+    sl_parameter *rows = &pipe->parts[rank].own[SLI_HEAD_WEIGHT];
     sl_tensor *grad;
     if (pipe->ranks[rank].device)
-        SL_TRY(sl_parameter_grad(own, &grad));
-    return move_rows(pipe, rank, false, own->grad, pipe->embedding->grad);
+        SL_TRY(sl_parameter_grad(rows, &grad));
+    return move_rows(pipe, rank, false, rows->grad, pipe->embedding->grad);
 }
 
 sl_status sli_pipe_return_words(sl_pipe *pipe)
