@@ -44,12 +44,13 @@ static void run_for_peaks(const sl_train_options *options, peaks *each, double *
 }
 
 /* Every run against what was planned, and what it has from the system. Peaks are lower where
- * gradients do not wait, and where a stage happens not to run ahead of the next, so that the plan,
- * but for what is cached, is held against the largest of a few runs, which must reach `least` of
- * it; kernels' own workspace is not planned for. */
-static void check_host(sl_train_options options, double least, double most_reserved)
+ * gradients do not wait, and where a stage happens not to run ahead of the next, so that the plan
+ * is held against the largest of a few runs, whose tensors must reach `least` of it but for what is
+ * cached; kernels' own workspace is not planned for. */
+static void check_host(sl_train_options options, double least, double least_reserved)
 {
     enum { MOST_RUNS = 40 };
+    const double most_reserved = 1.05;
     sl_corpus *corpus;
     check_ok(sl_corpus_load(options.data, NULL, &corpus));
     sl_train_options complete = options;
@@ -61,13 +62,14 @@ static void check_host(sl_train_options options, double least, double most_reser
     for (int s = 0; s < plan.stages; s++)
         in_use -= (double)(options.replicas * plan.stage[s].cached_bytes);
     peaks each[MOST_REPLICAS] = {{.total = {0}}};
-    bool fits = true;
+    bool fits = true, reached = false;
     let_stages_run_ahead();
-    for (int run = 0; run < MOST_RUNS && fits && taken < least * in_use; run++) {
+    for (int run = 0; run < MOST_RUNS && fits && !reached; run++) {
         run_for_peaks(&options, each, &taken, &reserved);
         fits = taken <= 1.03 * in_use && reserved <= most_reserved * planned;
+        reached = taken >= least * in_use && reserved >= least_reserved * planned;
     }
-    if (!fits || taken < least * in_use)
+    if (!fits || !reached)
         fail_msg("%s, %d replicas, %d stages, %s, %s, %d epochs: planned %.2f MiB, taken %.2f MiB "
                  "of %.2f MiB, reserved %.2f MiB",
                  sl_precision_names[options.precision], options.replicas, options.pipeline_ranks,
@@ -86,7 +88,7 @@ static void check_hosts_of_layouts(sl_train_options options)
             options.optimizer =
                 (sl_optimizer_options){.kind = odd ? SL_OPTIMIZER_SGD : SL_OPTIMIZER_ADAMW};
             options.zero = options.replicas == 3;
-            check_host(options, 0.9, 1.05);
+            check_host(options, 0.95, 0.95);
         }
 }
 
@@ -121,7 +123,7 @@ static void large_evaluations_are_planned_for(void **state)
     for (options.chunks = 1; options.chunks <= 3; options.chunks += 2)
         for (sl_precision in = SL_PRECISION_F32; in <= SL_PRECISION_BF16; in++) {
             options.precision = in;
-            check_host(options, 0.95, 1.05);
+            check_host(options, 0.95, 0.94);
         }
 }
 
@@ -162,7 +164,7 @@ static void epochs_with_ragged_ends_reserve_what_was_planned(void **state)
     options.replicas = 1;
     options.lr.lr = 1e-3;
     for (options.pipeline_ranks = 1; options.pipeline_ranks <= 2; options.pipeline_ranks++)
-        check_host(options, 0.9, 1.05);
+        check_host(options, 0.9, 0.95);
 }
 
 int host_memory_tests(void)

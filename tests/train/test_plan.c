@@ -70,17 +70,13 @@ static void check_near(const char *what, double planned, double taken, double to
 
 enum { CHUNKS = 8, ROWS = 2, TIME = 16, WIDTH = 32 };
 
-/* How much less than planned a stage may take, in units of what stages hand over: it depends on
- * which rank is ahead how many gradients wait for it, up to one for each micro-batch under way, and
- * a layer's backward for the input is planned to defer everything before it frees anything. One
- * unit is for rounding. */
+/* How much less than planned a stage may take, in units of what stages hand over: a gradient for
+ * each later stage, as it depends on which rank is ahead how many wait; what a layer's backward for
+ * the input frees before it has deferred everything; and one unit for rounding. */
 static int units_below(const sl_train_options *options)
 {
-    enum { LAYER_SAVES = 10 };
-    int stages = options->pipeline_ranks;
-    int under_way = strcmp(options->schedule, "gpipe") == 0 ? CHUNKS : stages;
-    int halves = strcmp(options->schedule, "zb-h1") == 0 ? LAYER_SAVES : 0;
-    return 1 + (stages > 1 ? under_way : 0) + halves;
+    int freed = options->precision == SL_PRECISION_BF16 ? 9 : 7;
+    return options->pipeline_ranks + (strcmp(options->schedule, "zb-h1") == 0 ? freed : 0);
 }
 
 static int unit_bytes(const sl_train_options *options)
