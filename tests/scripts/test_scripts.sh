@@ -117,6 +117,31 @@ done
 check_figures "" && sed -i 's/15.2 ms/15.1 ms/' "$scratch/figures/README.md"
 ! "$scratch/figures/scripts/figures" --check >"$scratch/output" || fail "a table may differ from docs/figures"
 
+# ---- Pages name what is there, and show what is printed -------------------------------------------
+
+pages=$scratch/pages
+git init -q "$pages"
+mkdir -p "$pages"/{include,src,bench,scripts,docs,tests/report}
+echo 'int sl_here(void); enum { SL_HERE };' >"$pages/include/here.h"
+echo '`--here`' >"$pages/docs/options.md"
+touch "$pages"/{CONTRIBUTING.md,scripts/figures,docs/page.md}
+eval "$(sed -n '/^sources() /p; /^check_names() {/,/^}/p; /^check_links() {/,/^}/p' "$source_dir/scripts/test")"
+check_page() { # TEXT: README.md's
+    echo "$1" >"$pages/README.md"
+    (cd "$pages" && check_names && check_links) >"$scratch/output"
+}
+check_page '`sl_here`, `SL_HERE`, `--here`, [a page](docs/page.md), `include/here.h`' || fail "pages: $(cat "$scratch/output")"
+for gone in '`sl_gone`' '`SL_GONE`' '`--gone`' '[a page](docs/gone.md)' '`examples/gone.c`'; do
+    ! check_page "$gone" || fail "a page may name $gone"
+    grep -qi "README.md.*gone" "$scratch/output" || fail "pages: $(cat "$scratch/output")"
+done
+check_transcript() { # LINE: what README.md says that its command prints
+    printf 'Text\n\n    $ sluice --version\n    %s\n' "$1" >"$pages/README.md"
+    SLUICE_SOURCE_DIR=$pages bash "$source_dir/tests/scripts/test_transcripts.sh" >"$scratch/output"
+}
+check_transcript "$("$SLUICE_PROGRAM" --version)" || fail "transcripts: $(cat "$scratch/output")"
+! check_transcript "sluice 9" || fail "a page may show what is not printed"
+
 # ---- scripts/demo: its command line, on a small corpus for a few batches ----------------------
 
 # The script's own array `train`, with its results in our directory.
