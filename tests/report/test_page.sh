@@ -48,6 +48,7 @@ assert runs[1]["command"].endswith("""--log-json '<script>alert("x")<img src=h:>
 figures = {f.find("figcaption").text.strip() for f in page.iter("figure")}
 assert figures == {"Loss", "Perplexity", "Loss over time", "Gradient norm", "Learning rate", "Speed", "Unusual steps",
                    "Peak memory", "Pipeline"}, figures
+assert "How far a step's loss is from the mean of the 128 steps before it" in text
 
 def median(log, key):
     values = sorted(r[key] for r in log if r[key] is not None)

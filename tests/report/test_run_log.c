@@ -272,6 +272,7 @@ static void evaluations_and_memory_are_logged(void **state)
     const json_t *end = read.records[read.count - 1];
     assert_true(is_kind(end, "end"));
     assert_true(real_of(end, "steps") == 4);
+    assert_true(real_of(end, "seconds") == record.result.seconds);
     assert_true(real_of(end, "test_loss") == record.result.test_loss);
 }
 

@@ -139,9 +139,11 @@ static void stages_follow_from_what_is_given(void **state)
 #define CHECK_REFUSED(field, value, text)                                                          \
     do {                                                                                           \
         sl_train_options options = {0};                                                            \
+        sl_plan *refused;                                                                          \
         check_ok(sl_train_options_preset("transformer-tutorial", &options));                       \
         options.field = value;                                                                     \
         check_error(sl_train_options_check(&options), SL_ERR_INVALID, text);                       \
+        check_error(sl_plan_create(&options, NULL, NULL, NULL, &refused), SL_ERR_INVALID, text);   \
     } while (0)
 
 static void impossible_models_are_refused(void **state)
