@@ -1,3 +1,4 @@
+#include "core/philox.h"
 #include "sluice/app/inference.h"
 #include "support/modules.h"
 #include "train/small_run.h"
@@ -227,6 +228,28 @@ static void check_draws(sl_generate_options options)
             assert_int_equal(counts[id], 0);
         else if (fabs(counts[id] - mean) > 4.5 * sqrt(mean)) /* seeds are fixed: no luck involved */
             fail_msg("token %d was drawn %d times, expected %.1f", id, counts[id], mean);
+    }
+}
+
+/* Of two candidates. A synthetic text of the same seed has numbers of another domain. */
+static void draws_have_numbers_of_their_own(void **state)
+{
+    SCOPED(test_pipe) pipe = open_small_model(1, 3);
+    FREED float *logits = logits_after(&pipe, prompt, PROMPT);
+    sl_generate_options options = {.temperature = 1, .top_k = 2};
+    double probability[SMALL_TOKENS] = {0};
+    int best = 1;
+    expect_probabilities(&options, logits, probability);
+    for (int id = 1; id < SMALL_TOKENS; id++)
+        best = probability[id] > probability[best] ? id : best;
+    for (; options.seed < 50; options.seed++) {
+        uint32_t words[4] = {PROMPT};
+        int32_t ids[PROMPT + 1];
+        int64_t length = PROMPT;
+        memcpy(ids, prompt, sizeof prompt);
+        check_ok(sl_generate(pipe.pipe, &options, ids, &length, 1));
+        sli_philox(sli_philox_key_make(options.seed, SLI_RANDOM_GENERATE), words);
+        assert_int_equal(ids[PROMPT] == best, sli_uniform_from_bits(words[0]) < probability[best]);
     }
 }
 
@@ -497,6 +520,7 @@ int generate_tests(void)
         cmocka_unit_test(seed_decides_the_text_in_every_pipe),
         cmocka_unit_test(cache_does_not_change_the_text),
         cmocka_unit_test(each_token_costs_one_position_within_the_context),
+        cmocka_unit_test(draws_have_numbers_of_their_own),
         cmocka_unit_test(draws_follow_the_models_distribution),
         cmocka_unit_test(penalty_keeps_the_text_from_repeating),
         cmocka_unit_test(texts_at_once_are_those_of_each_alone),
