@@ -28,6 +28,7 @@ static void first_preset_has_its_tutorials_numbers(void **state)
     assert_int_equal(fresh.eval_batch_size, 10);
     assert_int_equal(fresh.epochs, 3);
     assert_int_equal(fresh.max_batches, 0);
+    assert_false(fresh.shuffle);
     assert_true(plan_numbers(&fresh, NULL).options.lr.lr == 5.0 && fresh.lr.gamma == 0.95 &&
                 fresh.clip == 0.5);
     assert_int_equal(plan_numbers(&fresh, NULL).stages, 1);
@@ -86,6 +87,7 @@ static void pipeline_preset_has_its_tutorials_numbers(void **state)
     assert_int_equal(plan_numbers(&options, NULL).stages, 2);
     assert_int_equal(options.epochs, 3);
     assert_int_equal(options.max_batches, 50);
+    assert_false(options.shuffle);
     assert_true(plan_numbers(&options, NULL).options.lr.lr == 5.0 && options.lr.gamma == 0.95 &&
                 options.clip == 0.5);
     assert_string_equal(options.init, "a");
@@ -103,6 +105,7 @@ static void ddp_preset_has_its_tutorials_numbers(void **state)
     assert_int_equal(options.bptt, 35);
     assert_int_equal(options.chunks, 8);
     assert_int_equal(options.recompute, SL_RECOMPUTE_NEVER);
+    assert_false(options.shuffle);
     assert_int_equal(plan_numbers(&options, NULL).stages, 2);
 }
 

@@ -115,6 +115,22 @@ static sl_train_options shuffled_options(void **state)
     return options;
 }
 
+/* As no weight changes, the same rows have the same loss. */
+static void epochs_of_a_run_differ_where_rows_are_shuffled(void **state)
+{
+    enum { BATCHES = 3 };
+    static small_record record;
+    sl_train_options options = shuffled_options(state);
+    options.lr.lr = options.model.dropout = 0;
+    for (int shuffle = 0; shuffle < 2; shuffle++) {
+        options.shuffle = shuffle;
+        check_ok(small_run(&options, &record));
+        assert_int_equal(record.step_count, 2 * BATCHES);
+        for (int i = 0; i < BATCHES; i++)
+            assert_int_equal(record.steps[i].loss != record.steps[BATCHES + i].loss, shuffle);
+    }
+}
+
 static unsigned stop_in_second_epoch(void *context)
 {
     int *asked = context;
@@ -148,6 +164,7 @@ int shuffle_tests(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_epoch_has_all_whole_rows_once),
         cmocka_unit_test(rows_that_fill_the_columns_are_all_trained),
+        cmocka_unit_test(epochs_of_a_run_differ_where_rows_are_shuffled),
         cmocka_unit_test(resumed_run_goes_on_in_its_order),
     };
     return cmocka_run_group_tests(tests, small_corpus_create, scratch_remove);
