@@ -227,6 +227,32 @@ static void error_of_a_replicas_stage_is_every_ranks(void **state)
     check_ranks(fail_in_replica, NULL, 2 * RANKS);
 }
 
+/* The last of RANKS stages has one parameter, which gets no gradient. */
+static sl_status leave_unused(sl_group *group, void *arg)
+{
+    double loss;
+    char text[96];
+    SCOPED(sl_group) *replicas = NULL, *pipe_group = NULL;
+    SCOPED(rig) at = {0};
+    sl_module *model = rig_linears(RANKS - 1), *last = toy_module(&(toy_options){.skips_w = true});
+    check_ok(sl_sequential_append(&model, SL_OK, &last));
+    SL_TRY(sl_group_split(group, sl_group_rank(group) / RANKS, &pipe_group));
+    SL_TRY(sl_group_split(group, sl_group_rank(group) % RANKS, &replicas));
+    SL_TRY(rig_open(model, NULL,
+                    &(sl_training_options){.pipe = {.stages = RANKS, .group = pipe_group},
+                                           .ddp = {.group = replicas}},
+                    &at));
+    snprintf(text, sizeof text, "did not receive grad for rank %d: 0", sl_group_rank(replicas));
+    SL_TRY(expect_error(rig_train(&at, &loss), text));
+    return expect(strstr(sl_error_text(), "the first is 2.w;") != NULL, "2.w");
+}
+
+/* Its index counts the parameters of its own process, as PyTorch's does. */
+static void unused_parameter_of_another_process_is_named(void **state)
+{
+    check_ranks(leave_unused, NULL, 2 * RANKS);
+}
+
 static sl_status refuse_conversion(sl_device *device, const sli_convert *arguments)
 {
     return sl_error(SL_ERR_IO, "the device has fallen off the bus");
@@ -508,6 +534,7 @@ int pipe_group_tests(void)
         cmocka_unit_test(every_rank_gets_the_timeline_of_all_on_one_clock),
         cmocka_unit_test(error_of_a_stage_is_every_ranks_and_the_pipe_goes_on),
         cmocka_unit_test(error_of_a_replicas_stage_is_every_ranks),
+        cmocka_unit_test(unused_parameter_of_another_process_is_named),
         cmocka_unit_test(error_in_a_copy_of_a_tied_weight_is_every_ranks),
         cmocka_unit_test(step_that_was_stopped_gives_no_loss),
         cmocka_unit_test(wrong_argument_of_one_rank_fails_on_all),
