@@ -189,16 +189,22 @@ typedef struct replacing {
     atomic_bool ends;
 } replacing;
 
+/* With other files each time, and another vocabulary. */
 static void *replace_on_and_on(void *arg)
 {
     replacing *job = arg;
-    for (int i = 0; !atomic_load(&job->ends); i++)
-        free(save_sample(job->dir, "exchanged", (float)i, i % 2 ? 30 : 0));
+    for (int i = 0; !atomic_load(&job->ends); i++) {
+        sample made;
+        sample_fill(&made, (float)i);
+        made.contents.shard_bytes = i % 2 ? 30 : 0;
+        made.file.data = i % 2 ? "<unk>\none\n" : "<unk>\ntwo\n";
+        check_ok(sl_checkpoint_save(scratch_path(job->dir, "exchanged"), &made.contents));
+    }
     return NULL;
 }
 
-/* With other files each time: what a reader lacks is not damage but another checkpoint's. */
-static void checkpoint_that_is_replaced_meanwhile_is_opened(void **state)
+/* What a reader lacks is not damage but another checkpoint's. */
+static void checkpoint_that_is_replaced_meanwhile_is_read(void **state)
 {
     enum { READINGS = 300 };
     char *path = save_sample(*state, "exchanged", 0, 0);
@@ -206,14 +212,32 @@ static void checkpoint_that_is_replaced_meanwhile_is_opened(void **state)
     pthread_t writer;
     sl_status status = SL_OK;
     assert_int_equal(pthread_create(&writer, NULL, replace_on_and_on, &job), 0);
-    for (int i = 0; i < READINGS && status == SL_OK; i++) {
-        sl_checkpoint_reader *reader;
-        status = sl_checkpoint_open(path, &reader);
-        sl_checkpoint_close(&reader);
-    }
+    for (int i = 0; i < READINGS && status == SL_OK; i++)
+        status = take(path);
     atomic_store(&job.ends, true);
     pthread_join(writer, NULL);
     check_ok(status);
+    remove_checkpoint(path);
+}
+
+static void checkpoint_that_is_replaced_after_opening_is_read(void **state)
+{
+    sample back, other;
+    sl_checkpoint_reader *reader;
+    char *path = save_sample(*state, "exchanged", 0, 30), *text;
+    size_t bytes;
+    sample_fill(&back, -1000);
+    sample_fill(&other, 500);
+    other.file.data = "<unk>\none\n";
+    check_ok(sl_checkpoint_open(path, &reader));
+    check_ok(sl_checkpoint_save(path, &other.contents));
+    check_ok(sl_checkpoint_verify(reader));
+    check_ok(sl_checkpoint_read(reader, "model", back.items, TENSORS + 1));
+    assert_float_equal(back.values[0][0], 0, 0);
+    check_ok(sli_checkpoint_read_file(reader, "model.vocab.txt", &text, &bytes));
+    assert_string_equal(text, "<unk>\nthe\n");
+    free(text);
+    sl_checkpoint_close(&reader);
     remove_checkpoint(path);
 }
 
@@ -469,34 +493,23 @@ static void more_parts_than_there_can_be_are_refused(void **state)
 
 int checkpoint_tests(void)
 {
+#define WITH_SCRATCH(test) cmocka_unit_test_setup_teardown(test, scratch_create, scratch_remove)
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(checkpoint_saved_comes_back, scratch_create,
-                                        scratch_remove),
-        cmocka_unit_test_setup_teardown(part_beyond_the_shard_size_is_cut, scratch_create,
-                                        scratch_remove),
-        cmocka_unit_test_setup_teardown(later_checkpoint_takes_the_place_of_the_older,
-                                        scratch_create, scratch_remove),
-        cmocka_unit_test_setup_teardown(checkpoint_that_is_replaced_meanwhile_is_opened,
-                                        scratch_create, scratch_remove),
-        cmocka_unit_test_setup_teardown(checksum_is_the_xxh128_of_the_file, scratch_create,
-                                        scratch_remove),
-        cmocka_unit_test_setup_teardown(every_changed_byte_is_found, scratch_create,
-                                        scratch_remove),
-        cmocka_unit_test_setup_teardown(every_cut_and_every_missing_file_is_found, scratch_create,
-                                        scratch_remove),
-        cmocka_unit_test_setup_teardown(file_of_another_checkpoint_is_refused, scratch_create,
-                                        scratch_remove),
-        cmocka_unit_test_setup_teardown(reasons_are_said, scratch_create, scratch_remove),
-        cmocka_unit_test_setup_teardown(tensors_that_do_not_fit_are_named, scratch_create,
-                                        scratch_remove),
-        cmocka_unit_test_setup_teardown(tensors_go_to_the_devices_of_the_map, scratch_create,
-                                        scratch_remove),
-        cmocka_unit_test_setup_teardown(nothing_but_a_checkpoint_is_replaced, scratch_create,
-                                        scratch_remove),
-        cmocka_unit_test_setup_teardown(impossible_contents_are_refused, scratch_create,
-                                        scratch_remove),
-        cmocka_unit_test_setup_teardown(more_parts_than_there_can_be_are_refused, scratch_create,
-                                        scratch_remove),
+        WITH_SCRATCH(checkpoint_saved_comes_back),
+        WITH_SCRATCH(part_beyond_the_shard_size_is_cut),
+        WITH_SCRATCH(later_checkpoint_takes_the_place_of_the_older),
+        WITH_SCRATCH(checkpoint_that_is_replaced_meanwhile_is_read),
+        WITH_SCRATCH(checkpoint_that_is_replaced_after_opening_is_read),
+        WITH_SCRATCH(checksum_is_the_xxh128_of_the_file),
+        WITH_SCRATCH(every_changed_byte_is_found),
+        WITH_SCRATCH(every_cut_and_every_missing_file_is_found),
+        WITH_SCRATCH(file_of_another_checkpoint_is_refused),
+        WITH_SCRATCH(reasons_are_said),
+        WITH_SCRATCH(tensors_that_do_not_fit_are_named),
+        WITH_SCRATCH(tensors_go_to_the_devices_of_the_map),
+        WITH_SCRATCH(nothing_but_a_checkpoint_is_replaced),
+        WITH_SCRATCH(impossible_contents_are_refused),
+        WITH_SCRATCH(more_parts_than_there_can_be_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

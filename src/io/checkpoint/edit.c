@@ -150,6 +150,8 @@ static void close_descriptors(const sl_checkpoint_reader *reader)
     for (size_t i = 0; i < reader->state.count && i < SLI_SAFETENSORS_MAX_OPEN; i++)
         if (reader->files[i].reader)
             sli_safetensors_close_descriptor(reader->files[i].reader);
+        else
+            sli_checkpoint_close_text(reader, i);
 }
 
 static sl_status open_and_save(edit *job, const char *const *paths, const char *target)

@@ -124,6 +124,7 @@ typedef struct sli_checkpoint_file {
     sli_safetensors_reader *reader;
     char
         *text; /* of a file that has neither tensors nor a checksum, as it was when it was opened */
+    int descriptor; /* of a file with a checksum and without tensors; -1: it is read by its path */
     sli_cut_tensors cut;
     const sli_segment *segments; /* [tensors of the file], of its part's */
 } sli_checkpoint_file;
@@ -160,6 +161,9 @@ sl_status sli_checkpoint_open_llmc(const char *path, sl_checkpoint_reader **out)
 
 /* The path of file `index`, malloc'ed. */
 sl_status sli_checkpoint_file_path(const sl_checkpoint_reader *reader, size_t index, char **out);
+
+/* Has file `index` read by its path from here on. */
+void sli_checkpoint_close_text(const sl_checkpoint_reader *reader, size_t index);
 
 /* Whether file `index` has tensors of the part. */
 bool sli_checkpoint_has_tensors(const sl_checkpoint_reader *reader, size_t index, const char *part);

@@ -9,6 +9,8 @@
 #include "core/threads.h"
 #include "tensor/tensor.h"
 
+#include <fcntl.h>
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,28 +28,48 @@ static sl_status check_sum(const sl_checkpoint_reader *reader, size_t index, con
 
 /* ---- Files without tensors -------------------------------------------------------------- */
 
+/* A descriptor of such a file, to be closed. It is the file that was opened with the checkpoint,
+ * also where this has been replaced since. */
+static sl_status open_text(const sl_checkpoint_reader *reader, size_t index, const char *path,
+                           int *descriptor)
+{
+    uint64_t bytes;
+    int held = reader->files[index].descriptor;
+    if (held < 0)
+        return sli_file_open(path, descriptor, &bytes);
+    *descriptor = fcntl(held, F_DUPFD_CLOEXEC, 0);
+    return *descriptor >= 0 ? SL_OK : sli_io_error(path, "cannot be read");
+}
+
 static sl_status read_listed(const sl_checkpoint_reader *reader, size_t index, char **data,
                              size_t *bytes)
 {
     char *path, checksum[SLI_CHECKSUM_BYTES];
     const sl_checkpoint_file_info *file = &reader->state.files[index];
     const char *text = reader->files[index].text;
+    int descriptor = -1;
+    *bytes = file->bytes;
     if (text) {
-        *bytes = file->bytes;
         *data = malloc(*bytes + 1);
         return *data ? (memcpy(*data, text, *bytes + 1), SL_OK)
                      : sli_no_memory(reader->path, "%s", file->name);
     }
     SL_TRY(sli_checkpoint_file_path(reader, index, &path));
     sl_status status;
-    SL_TRY_OR_FAIL(sli_file_read(path, file->bytes, data, bytes));
-    SL_TRY_OR_FAIL(check_sum(reader, index, path, sli_checksum_of(*data, *bytes, checksum)));
-    free(path);
-    return SL_OK;
+    SL_TRY_OR_FAIL(open_text(reader, index, path, &descriptor));
+    *data = calloc(1, *bytes + 1);
+    if (!*data)
+        SL_TRY_OR_FAIL(sli_no_memory(path, "its %" PRIu64 " bytes", file->bytes));
+    SL_TRY_OR_FAIL(sli_file_read_at(path, descriptor, 0, *data, *bytes));
+    status = check_sum(reader, index, path, sli_checksum_of(*data, *bytes, checksum));
 fail:
+    if (descriptor >= 0)
+        close(descriptor);
     free(path);
-    free(*data);
-    *data = NULL;
+    if (status != SL_OK) {
+        free(*data);
+        *data = NULL;
+    }
     return status;
 }
 
@@ -223,13 +245,12 @@ fail:
 static sl_status sum_listed(const sl_checkpoint_reader *reader, size_t index)
 {
     char found[SLI_CHECKSUM_BYTES], *path;
-    uint64_t bytes;
     SL_TRY(sli_checkpoint_file_path(reader, index, &path));
     summing input = {.path = path, .descriptor = -1, .buffer = malloc(BUFFER_BYTES)};
     sl_status status;
     SL_TRY_OR_FAIL(start_summing(&input));
-    SL_TRY_OR_FAIL(sli_file_open(path, &input.descriptor, &bytes));
-    SL_TRY_OR_FAIL(sum_bytes(&input, bytes, NULL));
+    SL_TRY_OR_FAIL(open_text(reader, index, path, &input.descriptor));
+    SL_TRY_OR_FAIL(sum_bytes(&input, reader->state.files[index].bytes, NULL));
     status = check_sum(reader, index, path, sli_checksum_text(input.sum, found));
 fail:
     if (input.descriptor >= 0)

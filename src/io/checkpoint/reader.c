@@ -202,9 +202,12 @@ static sl_status open_listed_file(sl_checkpoint_reader *reader, size_t index, co
 {
     const sl_checkpoint_file_info *file = &reader->state.files[index];
     sli_safetensors_reader **out = &reader->files[index].reader;
+    uint64_t bytes;
     SL_TRY(check_size(path, file));
     if (!sli_name_ends_with(file->name, ".safetensors"))
-        return SL_OK;
+        return index < SLI_SAFETENSORS_MAX_OPEN
+                   ? sli_file_open(path, &reader->files[index].descriptor, &bytes)
+                   : SL_OK;
     if (!file->part)
         return sl_error(SL_ERR_FORMAT, "%s: state.json does not say which part it belongs to",
                         path);
@@ -274,6 +277,8 @@ static sl_status open_files(sl_checkpoint_reader *reader)
     reader->files = calloc(count + 1, sizeof *reader->files);
     if (!reader->files)
         return sli_no_memory(reader->path, "its %zu files", count);
+    for (size_t i = 0; i < count; i++)
+        reader->files[i].descriptor = -1;
     for (size_t i = 0; i < count; i++) {
         char *path;
         SL_TRY(sli_checkpoint_file_path(reader, i, &path));
@@ -371,8 +376,7 @@ static sl_status open_path(const char *path, sl_checkpoint_reader **out)
 }
 
 /* Another process may replace a directory while it is opened: what is then missing or of another
- * checkpoint is no damage, and the directory that has its name now is opened. Without checksums,
- * files of two directories would look whole as well. */
+ * checkpoint is no damage, and the directory that has its name now is opened. */
 sl_status sl_checkpoint_open(const char *path, sl_checkpoint_reader **out)
 {
     enum { ATTEMPTS = 20 };
@@ -385,7 +389,7 @@ sl_status sl_checkpoint_open(const char *path, sl_checkpoint_reader **out)
         SL_TRY(sli_replace_directory_find(path, &found));
         int directory = hold_directory(found);
         status = open_path(found, out);
-        is_final = (*out && (*out)->state.id) || is_still_at(directory, found);
+        is_final = is_still_at(directory, found);
         if (directory >= 0)
             close(directory);
         free(found);
@@ -396,6 +400,14 @@ sl_status sl_checkpoint_open(const char *path, sl_checkpoint_reader **out)
     return sl_error(SL_ERR_IO, "%s: it was replaced each time that it was opened", path);
 }
 
+void sli_checkpoint_close_text(const sl_checkpoint_reader *reader, size_t index)
+{
+    int *descriptor = &reader->files[index].descriptor;
+    if (*descriptor >= 0)
+        close(*descriptor);
+    *descriptor = -1;
+}
+
 void sl_checkpoint_close(sl_checkpoint_reader **reader)
 {
     if (!reader || !*reader)
@@ -403,6 +415,7 @@ void sl_checkpoint_close(sl_checkpoint_reader **reader)
     for (size_t i = 0; (*reader)->files && i < (*reader)->state.count; i++) {
         sli_safetensors_close(&(*reader)->files[i].reader);
         sli_cut_tensors_clear(&(*reader)->files[i].cut);
+        sli_checkpoint_close_text(*reader, i);
         free((*reader)->files[i].text);
     }
     for (size_t i = 0; i < (*reader)->part_count; i++) {
