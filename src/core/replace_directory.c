@@ -2,6 +2,7 @@
 
 #include "core/replace.h"
 
+#include "core/checksum.h"
 #include "core/error.h"
 #include "core/file.h"
 
@@ -39,12 +40,28 @@ static sl_status path_beside(const char *path, const char *name, const char *oth
 
 /* ---- The second name -------------------------------------------------------------------- */
 
-enum { DIGITS = 16 }; /* of the number in a temporary name */
+enum {
+    DIGITS = 16, /* of the number in a temporary name */
+    MOST_BYTES = SLI_TEMPORARY_BYTES - (int)sizeof "..0123456789abcdef.old", /* of NAME there */
+    KEPT_BYTES = 200
+};
 
 typedef struct second_name {
-    const char *name;                /* the directory's own */
+    char name[SLI_TEMPORARY_BYTES];  /* the directory's own, as a second name has it */
     char found[SLI_TEMPORARY_BYTES]; /* empty: there is none */
 } second_name;
+
+/* Of a name that leaves a second one no room, its begin and the checksum of all. */
+static void shorten_name(const char *name, char *out)
+{
+    char checksum[SLI_CHECKSUM_BYTES];
+    size_t length = strlen(name);
+    if (length <= MOST_BYTES)
+        snprintf(out, SLI_TEMPORARY_BYTES, "%s", name);
+    else
+        snprintf(out, SLI_TEMPORARY_BYTES, "%.*s%.*s", KEPT_BYTES, name, DIGITS,
+                 sli_checksum_of(name, length, checksum));
+}
 
 static bool keep_second_name(void *context, const char *entry)
 {
@@ -57,7 +74,8 @@ static bool keep_second_name(void *context, const char *entry)
 
 static void find_second_name(int parent, const char *name, second_name *out)
 {
-    *out = (second_name){.name = name};
+    *out = (second_name){.found = ""};
+    shorten_name(name, out->name);
     (void)sli_directory_walk(parent, keep_second_name, out);
 }
 
@@ -207,17 +225,14 @@ static bool take_name_in_steps(const sli_replace_directory *directory, bool is_n
 {
     int at = directory->parent;
     const char *from = directory->temporary, *to = directory->name;
-    char number[SLI_TEMPORARY_BYTES];
-    snprintf(number, sizeof number, "%s", strrchr(from, '.') - DIGITS);
-    number[DIGITS] = '\0';
+    char shortened[SLI_TEMPORARY_BYTES];
     if (renameat(at, from, at, to) == 0) /* a free name, or that of an empty directory */
         return true;
     if (is_new || (errno != ENOTEMPTY && errno != EEXIST && errno != ENOTDIR))
         return false;
-    if (snprintf(old, SLI_TEMPORARY_BYTES, ".%s.%s.old", to, number) >= SLI_TEMPORARY_BYTES) {
-        errno = ENAMETOOLONG;
-        return false;
-    }
+    shorten_name(to, shortened);
+    snprintf(old, SLI_TEMPORARY_BYTES, ".%.*s.%.*s.old", MOST_BYTES, shortened, DIGITS,
+             strrchr(from, '.') - DIGITS);
     if (renameat(at, to, at, old) != 0)
         return false;
     if (renameat(at, from, at, to) == 0)

@@ -241,8 +241,11 @@ for output in "--save among/m" "--log-json among/log" "--trace among/../among/tr
     refused "$output" "would lie among the run's checkpoints, in among" "${train[@]}" --save-dir among $output
 done
 [ -z "$(ls -A among)" ] || fail 'a refused run has left something'
-# The longest name that a file system takes, replaced as well; a longer one is refused.
-for ((i = 0; i < 2; i++)); do run '255 bytes' "${train[@]}" --save "$(printf %0255d 0)"; done
+# The longest names that a file system takes, replaced as well; a longer one is refused.
+for bytes in 254 254 255 255; do
+    run "$bytes bytes" "${train[@]}" --save "$(printf "%0${bytes}d" 0)" --log-json "$(printf "%0${bytes}d" 1)" \
+        --trace "$(printf "%0${bytes}d" 2)"
+done
 refused '256 bytes' ': cannot be examined: File name too long' "${train[@]}" --save "$(printf %0256d 0)"
 rm -r 0*
 

@@ -34,6 +34,22 @@ preloaded "${train[@]}" --epochs 3 --save-dir saved --resume saved/step-00000008
 ! grep -q 'not saved' err out || fail 'a step is not saved again'
 no_leftovers 'saved again' saved
 
+# A model whose name leaves a second name no room is saved again as well.
+for length in 233 234 254 255; do
+    long=$(printf "%0${length}d" 0)
+    for epochs in 1 2; do preloaded "${train[@]}" --epochs $epochs --save "$long" || fail "$length bytes"; done
+    [ "$(score "$long")" != "$first" ] || fail "$length bytes: the first model is still there"
+    no_leftovers "$length bytes" .
+done
+once_more() { # VARIABLE=VALUE
+    (LD_PRELOAD=$faults env SLUICE_IO_ONLY="${long:0:200}" "$1" "${train[@]}" --epochs 1 --save "$long"; exit $?) >out 2>err
+}
+once_more SLUICE_IO_LOG="$scratch/long-calls" || fail "$length bytes: no log"
+once_more SLUICE_IO_KILL="$(grep -n ^rename long-calls | tail -1 | cut -d: -f1)" && fail "$length bytes: not killed"
+[ ! -d "$long" ] || fail "$length bytes: it was not killed between the two renames"
+score "$long" >out || fail "$length bytes: the old one cannot be read"
+rm -r ".${long:0:200}"*
+
 # A run that replaces `best` and a step, killed before and after each of its renames.
 rm -r saved/step-00000012
 alone=$(score saved/best)
