@@ -47,12 +47,16 @@ ln -s a link
 for resume in auto a a/ ./a/step-00000004 link link/step-00000002 "$scratch/a/step-00000002/"; do
     run "resuming $resume" "${train[@]}" --save-dir a --resume "$resume" --keep 0
 done
-RANK=0 WORLD_SIZE=1 TORCHELASTIC_RUN_ID=job run 'to an unused one' "${train[@]}" --save-dir unused --resume a/step-00000002
-# A job that is started again goes on from there, not from where its first attempt began.
-rm -r unused/step-00000006
-RANK=0 WORLD_SIZE=1 TORCHELASTIC_RUN_ID=job TORCHELASTIC_RESTART_COUNT=1 run 'started again' "${train[@]}" --save-dir unused \
-    --resume a/step-00000002 --save-every 1
-grep -q 'no checkpoint' out && fail 'it began anew'
+RANK=0 WORLD_SIZE=1 TORCHELASTIC_RUN_ID=job run 'to an unused one' "${train[@]}" --save-dir unused --save-every 2 \
+    --resume a/step-00000002
+# A job that is started again goes on from its own newest one, and where it has none from where its first attempt began.
+for step in 4 2; do
+    find unused -name 'step-*' ! -name step-00000004 -exec rm -r {} +
+    RANK=0 WORLD_SIZE=1 TORCHELASTIC_RUN_ID=job TORCHELASTIC_RESTART_COUNT=1 run 'started again' "${train[@]}" \
+        --save-dir unused --resume a/step-00000002 --save-every 2 --log-json again.jsonl
+    grep -q "\"resumed_step\":$step" again.jsonl || fail "it did not go on from step $step"
+    rm -r unused/step-00000004 again.jsonl
+done
 # Another job's restart does not, though it finds checkpoints there; nor does a run from the beginning
 # replace a best model that is left alone.
 content unused >unused.before
@@ -313,6 +317,15 @@ grep -q '"record":"unpruned","step":6' kept.jsonl || { cat kept.jsonl >err; fail
 ! grep -q 'not saved' err || fail 'a failed pruning fails the save'
 [ -d kept/step-00000006 ] || fail 'there is no checkpoint beside a failed pruning'
 same kept kept/step-00000002
+
+# A run none of whose checkpoints could be saved, or not the last one, ends with an error after its results.
+for steps in .step- .step-00000006; do
+    rm -rf full
+    LD_PRELOAD=$faults SLUICE_IO_ONLY=full/$steps SLUICE_IO_FAIL=1 SLUICE_IO_FAILURES=100000 refused "full/$steps" \
+        'the run has ended, but its last checkpoint is not saved: ' "${train[@]}" --save-dir full --save-every 2
+    grep -q 'End of training' out || fail "full/$steps: there are no results"
+done
+[ -d full/step-00000004 ] || fail 'no older checkpoint is saved'
 
 for to in slash/ slashes///; do
     run "convert to $to" "$program" checkpoint convert a/step-00000002 "$to"
