@@ -9,8 +9,9 @@
 import glob, json, os, re, signal, subprocess, sys, time
 
 program, STEPS = sys.argv[1], 3000
+CORE = "cpu:{0}-{0}".format(min(os.sched_getaffinity(0)))
 SIZES = ["--emsize", "8", "--nhid", "8", "--nhead", "2", "--nlayers", "2", "--bptt", "8", "--batch-size", "4",
-         "--eval-max-batches", "2", "--devices", "cpu:0-0,cpu:0-0", "--chunks", "4", "--quiet"]
+         "--eval-max-batches", "2", "--devices", f"{CORE},{CORE}", "--chunks", "4", "--quiet"]
 SHOWN = ["--serve", "0", "--trace", "trace.json", "--tensorboard", "events"]
 started = []
 
