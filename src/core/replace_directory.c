@@ -142,19 +142,18 @@ static sl_status name_temporary(sli_replace_directory *directory, uint64_t numbe
                        &directory->temporary_path);
 }
 
-/* Another writer may have made it already. It gets the mode of the directory that it replaces. */
+/* Another writer may have made it already. Where it replaces a directory nobody else may look into
+ * it until it has the modes of that one. */
 static sl_status make_temporary(sli_replace_directory *directory)
 {
     struct stat older;
     bool replaces = fstatat(directory->parent, directory->name, &older, AT_SYMLINK_NOFOLLOW) == 0 &&
                     S_ISDIR(older.st_mode);
-    mode_t mode = replaces ? (older.st_mode & 0777) | S_IRWXU : 0777;
+    mode_t mode = replaces ? S_IRWXU : 0777;
     while (directory->descriptor < 0) {
         bool made_it = mkdirat(directory->parent, directory->temporary, mode) == 0;
         if (!made_it && errno != EEXIST)
             return sli_io_error(directory->path, "cannot be created");
-        if (made_it && replaces) /* also what the umask takes */
-            (void)fchmodat(directory->parent, directory->temporary, mode, 0);
         int made = openat(directory->parent, directory->temporary,
                           O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
         if (made < 0 && errno != ENOENT)
@@ -219,6 +218,34 @@ static void close_descriptor(sli_replace_directory *directory)
     directory->descriptor = -1;
 }
 
+typedef struct replacement {
+    int older, newer; /* directories */
+} replacement;
+
+static bool keep_mode(void *context, const char *name)
+{
+    const replacement *of = context;
+    struct stat older;
+    if (fstatat(of->older, name, &older, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(older.st_mode))
+        (void)fchmodat(of->newer, name, older.st_mode & 0777, 0); /* some file systems have none */
+    return true;
+}
+
+/* The directory and its files get the modes of those that they replace. */
+static void keep_modes(const sli_replace_directory *directory)
+{
+    struct stat older;
+    replacement of = {.newer = directory->descriptor};
+    of.older =
+        openat(directory->parent, directory->name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (of.older < 0)
+        return;
+    (void)sli_directory_walk(of.newer, keep_mode, &of);
+    if (fstat(of.older, &older) == 0)
+        (void)fchmod(of.newer, (older.st_mode & 0777) | S_IRWXU);
+    close(of.older);
+}
+
 /* Without exchanging names: what has the name gets its second one, and is given back its name where
  * the directory cannot take it. *old: what has replaced it, under that name. */
 static bool take_name_in_steps(const sli_replace_directory *directory, bool is_new, char *old)
@@ -264,6 +291,7 @@ sl_status sli_replace_directory_commit(sli_replace_directory *directory, bool is
 {
     char old[SLI_TEMPORARY_BYTES];
     assert(!directory->joined);
+    keep_modes(directory);
     SL_TRY(sli_directory_sync(directory->descriptor, directory->path));
     if (!take_name(directory, is_new, old))
         return sli_io_error(directory->path, "cannot be given its name");

@@ -64,12 +64,14 @@ static void what_is_replaced_keeps_its_mode(void **state)
     check_ok(sli_file_write(path, "new", 3));
     assert_int_equal(mode_of(path), 0620);
     assert_int_equal(remove(path), 0);
-    commit(path, "old");
+    commit(path, "file");
     assert_int_equal(mode_of(path), 0755);
     assert_int_equal(chmod(path, 0770), 0);
-    commit(path, "new");
+    assert_int_equal(chmod(scratch_path(*state, "kept/file"), 0600), 0);
+    commit(path, "file");
     umask(before);
     assert_int_equal(mode_of(path), 0770);
+    assert_int_equal(mode_of(scratch_path(*state, "kept/file")), 0600);
     check_ok(sli_remove_directory(path));
 }
 
