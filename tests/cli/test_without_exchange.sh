@@ -34,6 +34,9 @@ preloaded "${train[@]}" --epochs 3 --save-dir saved --resume saved/step-00000008
 ! grep -q 'not saved' err out || fail 'a step is not saved again'
 no_leftovers 'saved again' saved
 
+# Readers of a checkpoint that is replaced meanwhile, and what appears where a new one is written.
+preloaded "$(dirname "$faults")/test_io" checkpoint || fail 'tests/io/test_checkpoint.c failed'
+
 # A model whose name leaves a second name no room is saved again as well.
 for length in 233 234 254 255; do
     long=$(printf "%0${length}d" 0)

@@ -241,6 +241,32 @@ static void checkpoint_that_is_replaced_after_opening_is_read(void **state)
     remove_checkpoint(path);
 }
 
+static sl_status save_another(void *context, const sl_safetensors_item *item, const void **data)
+{
+    free(save_sample(context, "new", 500, 0));
+    *data = item->data;
+    return SL_OK;
+}
+
+static void what_appears_where_a_new_one_is_written_stays(void **state)
+{
+    sample made, back;
+    sl_checkpoint_reader *reader;
+    char *path = strdup(scratch_path(*state, "new"));
+    const sli_item_source source = {save_another, *state};
+    sample_fill(&made, 0);
+    sample_fill(&back, -1000);
+    check_error(sli_checkpoint_write(path, &made.contents,
+                                     &(sli_checkpoint_writing){.source = &source, .is_new = true}),
+                SL_ERR_IO, "new: cannot be given its name: ");
+    check_ok(sl_checkpoint_open(path, &reader));
+    check_ok(sl_checkpoint_read(reader, "optimizer", back.items, 1));
+    assert_float_equal(back.values[0][0], 500, 0);
+    sl_checkpoint_close(&reader);
+    assert_int_equal(scratch_entries(*state, 0), 1);
+    remove_checkpoint(path);
+}
+
 static void checksum_is_the_xxh128_of_the_file(void **state)
 {
     char *path = save_sample(*state, "sums", 0, 0), text[4096], sum[SLI_CHECKSUM_BYTES];
@@ -500,6 +526,7 @@ int checkpoint_tests(void)
         WITH_SCRATCH(later_checkpoint_takes_the_place_of_the_older),
         WITH_SCRATCH(checkpoint_that_is_replaced_meanwhile_is_read),
         WITH_SCRATCH(checkpoint_that_is_replaced_after_opening_is_read),
+        WITH_SCRATCH(what_appears_where_a_new_one_is_written_stays),
         WITH_SCRATCH(checksum_is_the_xxh128_of_the_file),
         WITH_SCRATCH(every_changed_byte_is_found),
         WITH_SCRATCH(every_cut_and_every_missing_file_is_found),
