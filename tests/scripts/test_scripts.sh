@@ -55,6 +55,19 @@ run 1 "the build: here absent1" "reading: gone"
 line="apt-get update && apt-get install --no-install-recommends -y absent1 gone"
 grep -qxF "$line" <<<"$messages" || fail "without root the line is not printed: $messages"
 
+# scripts/test says what it needs each package for, and its short run needs no browser and no other compiler.
+missing_for() { # ARGUMENT…: where nothing is installed, without root
+    ! (dpkg-query() { return 1; } && export user && export -f id dpkg-query apt-get &&
+        "$source_dir/scripts/test" "$@") >"$scratch/output" 2>&1 3>/dev/null || fail "scripts/test $* needs no packages"
+}
+missing_for all
+for line in "for the pages in a browser: chromium" "for compiling for arm64: gcc-aarch64-linux-gnu libc6-dev-arm64-cross"; do
+    grep -qF "$line" "$scratch/output" || fail "scripts/test all does not say \"$line\": $(cat "$scratch/output")"
+done
+missing_for
+grep -qF "for the build: cmake " "$scratch/output" || fail "scripts/test: $(cat "$scratch/output")"
+! grep "chromium\|aarch64" "$scratch/output" || fail "the short run of scripts/test needs what it does not use"
+
 # ---- The checkout is found, also where cd looks elsewhere first ---------------------------------
 
 mkdir -p "$scratch/elsewhere/scripts"
@@ -158,6 +171,16 @@ grep -q "| test ppl " "$scratch/output" || fail "the run did not say its test pe
 [ -s "$scratch/model/model.safetensors" ] || fail "the run saved no weights"
 [ -s "$scratch/log.jsonl" ] || fail "the run wrote no log"
 
+# What it tells to type next works, here for a text and a model of few words.
+cp "$scratch/train.txt" "$scratch/FILE.txt"
+eval "$(sed -n '/^cat <<END/,/^END/p' "$source_dir/scripts/demo")" | sed -n 's|^  build/bin/sluice \([^#]*\).*|\1|p' >"$scratch/next"
+[ "$(cut -d ' ' -f 1 "$scratch/next" | xargs)" = "generate report train" ] || fail "scripts/demo ends with no next step"
+while read -r next; do
+    [ "${next%% *}" != train ] || next+=" --emsize 16 --nhead 2 --nlayers 1 --bptt 8 --eval-batch-size 4 --max-batches 2 --epochs 1"
+    (cd "$scratch" && eval "\"\$SLUICE_PROGRAM\" $next" >output 2>&1) || fail "sluice $next: $(cat "$scratch/output")"
+done <"$scratch/next"
+[ -s "$scratch/report.html" ] && [ -s "$scratch/MODEL/model.safetensors" ] || fail "what scripts/demo tells to type does nothing"
+
 # A directory without data is refused at once.
 if "$source_dir/scripts/demo" "$scratch/absent" >"$scratch/output" 2>&1; then
     fail "a directory that is not there was accepted"
@@ -176,7 +199,7 @@ wrong=$("$SLUICE_PROGRAM" help --markdown | awk '{ line = $0; gsub(/\\\|/, ""); 
     !cells { heading = 0 } cells && !heading { heading = cells } cells != heading { print line }')
 [ -z "$wrong" ] || fail "docs/options.md has rows with other cells than their headings: $wrong"
 
-for command in "" train eval generate model schedule data tokenize checkpoint report launch; do
+for command in "" $("$SLUICE_PROGRAM" help | sed -n '/^Environment/q; s/^  \([a-z]*\) .*/\1/p'); do
     page=$("$SLUICE_PROGRAM" help --man $command)
     for section in NAME SYNOPSIS DESCRIPTION OPTIONS EXAMPLES FILES; do
         grep -q "^\.SH $section$" <<<"$page" || fail "the page of sluice $command has no $section"
@@ -200,4 +223,7 @@ complete_line() { # WORD…: what the last one may become
 [ "$(complete_line sluice tr)" = train ] || fail "tr: $(complete_line sluice tr)"
 [ "$(complete_line sluice train --sched)" = --schedule ] || fail "an option"
 [ "$(complete_line sluice checkpoint ver)" = verify ] || fail "a verb"
+# Bash cuts --preset=pip into three words.
+[ "$(complete_line sluice train --preset = pip)" = pipeline-tutorial ] || fail "a value: ${COMPREPLY[*]}"
+[ "$(complete_line sluice train --preset =)" = "$(complete_line sluice train --preset "")" ] || fail "values after ="
 [ "$(complete_line sluice launch --nh)" = "" ] || fail "what is no option"
