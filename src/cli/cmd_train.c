@@ -264,12 +264,12 @@ static void check_line(const cli_line *line, const sl_train_options *options)
     for (size_t i = 0; options->lr.kind != SL_LR_STEP && i < sizeof of_steps / sizeof *of_steps;
          i++)
         if (cli_line_own_value(line, of_steps[i]))
-            cli_refuse("--%s is for the step schedule, but lr-schedule is %s: leave it out",
+            cli_refuse("--%s is for the step schedule, but --lr-schedule is %s: leave it out",
                        of_steps[i], schedule);
     if (options->lr.warmup_steps > 0 && cli_line_own_value(line, "warmup-ratio"))
         cli_refuse("--warmup-ratio is what --warmup says in steps: give one of them");
     if (options->lr.kind < SL_LR_LINEAR && cli_line_own_value(line, "min-lr"))
-        cli_refuse("--min-lr is for the linear, cosine and wsd schedules, but lr-schedule is %s: "
+        cli_refuse("--min-lr is for the linear, cosine and wsd schedules, but --lr-schedule is %s: "
                    "leave it out",
                    schedule);
 }

@@ -443,6 +443,8 @@ static const char *const phrases[][2] = {
     {"or set force", "or give --force"},
     {"with init instead of resume", "with --init instead of --resume"},
     {"but epochs is", "but --epochs is"},
+    {"and split_vocabulary is not set", "and --split-vocabulary is not given"},
+    {"run with split_vocabulary", "run with --split-vocabulary"},
 };
 
 /* The text before the first word of the sentence: "[rank 2] ". */
@@ -461,8 +463,10 @@ void cli_name_options(const cli_command *command, sl_status status)
     char *first = text + context_length(text);
     int length = (int)strcspn(first, " :");
     snprintf(name, sizeof name, "%.*s", length, first);
+    for (char *at = name; (at = strchr(at, '_'));)
+        *at = '-';
     if (find_row(command, name, NULL))
-        sl_error(status, "%.*s--%s", (int)(first - text), text, first);
+        sl_error(status, "%.*s--%s%s", (int)(first - text), text, name, first + length);
     for (size_t i = 0; i < sizeof phrases / sizeof *phrases; i++) {
         const char *found = strstr(first, phrases[i][0]);
         if (found)

@@ -397,6 +397,8 @@ static void run_resumes_by_its_directory_alone(void **state)
     memcpy(&header, whole, sizeof header);
     header += sizeof header;
     assert_memory_equal(whole + header, resumed + header, bytes - header);
+    program_start(&run, "train --resume %s/short --epochs 1", at);
+    check_refused(&run, 1, "the checkpoint is in epoch 3, but --epochs is 1: raise it");
     program_succeed(&run, "train --save-dir %s/short --resume auto --epochs 3", at);
     assert_int_equal(access(scratch_path(dir, "short/step-00000012"), F_OK), 0);
     program_succeed(&run, "train --resume %s/short/step-00000008 --epochs 4", at);

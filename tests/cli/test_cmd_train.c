@@ -306,13 +306,22 @@ static void failure_names_the_option_as_it_is_typed(void **state)
         {"--lr 1e30 --clip 0", "clipping may help; --allow-nan lets the run go on\n"},
     };
     scratch *dir = *state;
+    program_run run;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        program_run run;
         program_start(&run, "train --data %s " TINY_SHORT " %s", dir->directory, cases[i][0]);
         assert_int_equal(run.status, 1);
         check_text(run.err, cases[i][1]);
         check_without(run.out, "| epoch");
     }
+    scratch_write(dir, "head.csv", "0F0,0S0,0B0,0T0\n1F0,1S0,1B0,1T0\n");
+    program_start(&run, "train --data %s " TINY_SHORT " --chunks 1 --schedule %s/head.csv",
+                  dir->directory, dir->directory);
+    check_refused(&run, 1, "over all ranks, and --split-vocabulary is not given\n");
+    program_succeed(&run,
+                    "train --data %s " TINY_SHORT " --pp 2 --split-vocabulary --log-json %s/log",
+                    dir->directory, dir->directory);
+    program_start(&run, "plan --from %s/log", dir->directory);
+    check_refused(&run, 1, "/log: a run with --split-vocabulary cannot be planned by what it ");
 }
 
 static void save_trained(scratch *dir)

@@ -45,7 +45,6 @@ static void every_command_has_help(void **state)
     }
 }
 
-/* A script in mpirun's place says which limit it was started with, and the refusal quotes it. */
 static void help_has_short_forms(void **state)
 {
     static const char *const same[][2] = {{"-h", "--help"},
@@ -59,6 +58,7 @@ static void help_has_short_forms(void **state)
     }
 }
 
+/* A script in mpirun's place says which limit it was started with, and the refusal quotes it. */
 static void limit_on_open_files_is_raised_to_the_hard_one(void **state)
 {
     scratch *dir = *state;

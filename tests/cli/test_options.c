@@ -272,7 +272,7 @@ static void steps_of_a_schedule_without_steps_are_refused(void **state)
     program_run run;
     program_start(&run, "train --data x --lr-schedule cosine --gamma 0.5");
     check_refused(&run, 2,
-                  "--gamma is for the step schedule, but lr-schedule is cosine: leave it out\n");
+                  "--gamma is for the step schedule, but --lr-schedule is cosine: leave it out\n");
     print_config(&run, "--gamma 0.5 --step-epochs 2");
     scratch_write(dir, "config", run.out);
     program_succeed(&run, "train --print-config --config %s/config --lr-schedule cosine",
@@ -285,14 +285,14 @@ static void steps_of_a_schedule_without_steps_are_refused(void **state)
     check_refused(&run, 2, "--step-epochs is for the step schedule");
     program_start(&run, "train --data x --lr-schedule constant --min-lr 0.1");
     check_refused(&run, 2,
-                  "--min-lr is for the linear, cosine and wsd schedules, but lr-schedule is "
+                  "--min-lr is for the linear, cosine and wsd schedules, but --lr-schedule is "
                   "constant: leave it out\n");
     program_start(&run, "train --data x --warmup 2 --warmup-ratio 0.1");
     check_refused(&run, 2, "--warmup-ratio is what --warmup says in steps: give one of them\n");
     program_start(&run, "train --data x --warmup-ratio 1");
     check_refused(&run, 2, "--warmup-ratio must be at least 0 and below 1, got \"1\"\n");
     program_start(&run, "train --data x --lr-schedule linear --lr 0.1 --min-lr 0.2");
-    check_refused(&run, 1, "min_lr must not be above lr, got 0.2 and 0.1");
+    check_refused(&run, 1, "sluice: --min-lr must not be above lr, got 0.2 and 0.1");
 }
 
 /* ---- The run log --------------------------------------------------------------------------- */
