@@ -2,7 +2,8 @@
 # One allocation fails in one rank of a pipeline over processes: the job ends within 5 s of it, with
 # the error of that rank, or trains to its end where the rank can do without. Jobs are drawn from a
 # seed. Where a rank fails before MPI has started, the others wait inside its start until the launcher
-# ends them, after --grace. SLUICE_TEST_SEED is the first job's seed, SLUICE_TEST_CASES the number of jobs.
+# ends them, after --grace. SLUICE_TEST_SEED is the first job's seed ("new": another one each time), SLUICE_TEST_CASES
+# the number of jobs.
 . "$(dirname "$0")/../support/script.sh"
 
 faults=$(dirname "$program")/../tests/libmemory_faults.so
@@ -31,7 +32,9 @@ for layout in 0 1; do
     }
 done
 
-for ((seed = ${SLUICE_TEST_SEED:-1}, left = ${SLUICE_TEST_CASES:-6}; left > 0; seed++, left--)); do
+seed=${SLUICE_TEST_SEED:-1}
+[ "$seed" != new ] || seed=$EPOCHSECONDS
+for ((left = ${SLUICE_TEST_CASES:-6}; left > 0; seed++, left--)); do
     RANDOM=$seed
     layout=$((RANDOM % 2)) by=$((RANDOM % 2))
     rank=$((RANDOM % (layout + 2)))
@@ -57,4 +60,6 @@ for ((seed = ${SLUICE_TEST_SEED:-1}, left = ${SLUICE_TEST_CASES:-6}; left > 0; s
     awk "BEGIN { exit !($seconds < 5) }" || fail "$what: it took $seconds s to end"
     grep -q 'no memory\|does not start' "$scratch/err" "$scratch/out" ||
         fail "$what: no error says that there was no memory"
+    ! grep -h 'rank [0-9]*: .*no memory' "$scratch/err" "$scratch/out" | grep -v "rank $rank: " ||
+        fail "$what: the error is another rank's"
 done
