@@ -8,7 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { RANKS = 8, THREADS = 4, OPEN = 100, KINDS = 1 };
+enum { RANKS = 32, THREADS = 4, OPEN = 100, KINDS = 1 };
 static const double enough_seconds = 10, patience_seconds = 60;
 
 typedef struct counts {
