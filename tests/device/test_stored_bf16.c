@@ -89,6 +89,14 @@ static double distance(const held *bf16, const held *f32)
     return sqrt(differences / squares);
 }
 
+static bool are_equal(const held *one, const held *other)
+{
+    float values[2][MOST];
+    check_ok(sli_device_read(one->device, values[0], one->memory, bytes_of(one)));
+    check_ok(sli_device_read(other->device, values[1], other->memory, bytes_of(other)));
+    return memcmp(values[0], values[1], bytes_of(one)) == 0;
+}
+
 /* Sums over rows, in f32, of rounded numbers and of exact ones. */
 static void check_sums_are_near(const held *of_rounded, const held *of_exact)
 {
@@ -113,6 +121,7 @@ static void check_attention(holder *h, int64_t key_heads)
     draw(h, ROWS * WIDTH, &grad_out, NULL);
     held *out = hold(h, ROWS * WIDTH, false), *out_bf16 = hold(h, ROWS * WIDTH, true);
     held *grad = hold(h, count, false), *grad_bf16 = hold(h, count, true);
+    held *exact = hold(h, count, false);
     sli_dropout of_probabilities = {.p = 0.25f, .rows_per_sample = HEAD_COUNT * ROWS / 2};
     sli_attention a = {.samples = 2,
                        .positions = ROWS / 2,
@@ -146,6 +155,11 @@ static void check_attention(holder *h, int64_t key_heads)
                                 .grad_out = grad_out->memory,
                                 .grad_qkv = grad->memory};
     check_ok(sli_device_attention_backward(h->device, &b));
+    sli_attention_backward unrounded = b;
+    unrounded.bf16 = false;
+    unrounded.grad_qkv = exact->memory;
+    check_ok(sli_device_attention_backward(h->device, &unrounded));
+    assert_false(are_equal(grad, exact)); /* whose probabilities are rounded */
     b.qkv = NULL;
     b.out = NULL;
     b.grad_qkv = NULL;

@@ -100,9 +100,11 @@ static bool perform_action(sli_rank *rank, sli_step *step, cell *current, int wh
     sl_action action = current->actions[which];
     sli_stage *stage = &rank->stages[action.stage];
     sli_action_moments moments = {.action = action};
-    if (step->moments)
+    sl_status status = sli_stage_receive(stage, action, &current->tensors[which]);
+    if (step->moments) /* what a device waits for before it is not the action's */
         moments.start = sli_device_moment(stage->device);
-    sl_status status = sli_stage_perform(stage, step, action, &current->tensors[which]);
+    if (status == SL_OK)
+        status = sli_stage_perform(stage, step, action, &current->tensors[which]);
     if (status != SL_OK)
         fail_step(step, action, step->table->order[index], status);
     moments.ended = status == SL_OK;

@@ -384,11 +384,15 @@ static void empty_cache_of_other_sizes(sli_stage *stage, const sli_step *step, i
     stage->last_went_backward = step->backward;
 }
 
-sl_status sli_stage_perform(sli_stage *stage, sli_step *step, sl_action action, sl_tensor **tensor)
+sl_status sli_stage_receive(const sli_stage *stage, sl_action action, sl_tensor **tensor)
 {
     if (*tensor)
         SL_TRY(sli_tensor_receive(tensor, stage->device));
-    SL_TRY(sli_stage_copy_skips(stage, action));
+    return sli_stage_copy_skips(stage, action);
+}
+
+sl_status sli_stage_perform(sli_stage *stage, sli_step *step, sl_action action, sl_tensor **tensor)
+{
     switch (action.kind) {
     case SL_ACTION_FORWARD:
         empty_cache_of_other_sizes(stage, step, action.micro, *tensor);

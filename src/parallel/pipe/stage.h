@@ -92,6 +92,10 @@ typedef struct sli_stage {
     sl_tensor **skip_room; /* what records have as `skips` */
 } sli_stage;
 
+/* Brings what the action waited for, `*tensor` (NULL: nothing) and its skips, to the stage's
+ * device. A device that queues its work waits there until the senders' devices have come so far. */
+sl_status sli_stage_receive(const sli_stage *stage, sl_action action, sl_tensor **tensor);
+
 /* Does what an action asks for, its neighbours apart. `*tensor` comes in as what the action waited
  * for (a forward's input, a backward's gradient; NULL: nothing) and is taken; it goes out as what
  * the neighbour waits for (NULL: nothing, and always on an error). */

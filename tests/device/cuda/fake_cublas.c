@@ -22,8 +22,16 @@ typedef struct matrix {
     int64_t ld;
 } matrix;
 
+/* The bytes that addresses of a, b, c and d are multiples of: a preference, then an algorithm's. */
+typedef struct alignments {
+    uint32_t least[4];
+} alignments;
+
 _Static_assert(sizeof(product) <= sizeof(cublasLtMatmulDescOpaque_t), "a product fits");
 _Static_assert(sizeof(matrix) <= sizeof(cublasLtMatrixLayoutOpaque_t), "a matrix fits");
+_Static_assert(sizeof(alignments) <= sizeof(cublasLtMatmulPreferenceOpaque_t) &&
+                   sizeof(alignments) <= sizeof(cublasLtMatmulAlgo_t),
+               "alignments fit");
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *out)
 {
@@ -93,7 +101,9 @@ cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout)
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *out)
 {
+    const alignments undemanding = {{256, 256, 256, 256}};
     *out = calloc(1, sizeof **out);
+    memcpy(*out, &undemanding, sizeof undemanding);
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -107,16 +117,17 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
                                                     cublasLtMatmulPreferenceAttributes_t attribute,
                                                     const void *value, size_t bytes)
 {
-    (void)preference;
-    (void)value;
+    unsigned which = attribute - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES;
     assert(bytes == (attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES ? 8 : 4));
+    if (which < 4)
+        memcpy(&((alignments *)preference)->least[which], value, bytes);
     return CUBLAS_STATUS_SUCCESS;
 }
 
 /* What the real library has no algorithm for: bf16 rows that are not aligned to 4 bytes. */
-static bool is_aligned(const matrix *m)
+static bool is_aligned(const matrix *m, uint32_t least)
 {
-    return !m->bf16 || m->ld % 2 == 0;
+    return !m->bf16 || (m->ld % 2 == 0 && least % 4 == 0);
 }
 
 /* Products of bf16 have none with ReLU here, so that the way round is tested. */
@@ -128,12 +139,16 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle,
                                               cublasLtMatmulHeuristicResult_t results[], int *found)
 {
     const product *p = (const product *)described;
-    (void)handle, (void)c, (void)d, (void)preference, (void)wanted;
+    const alignments *chosen = (const alignments *)preference;
+    (void)handle, (void)c, (void)wanted;
     assert(p->epilogue == CUBLASLT_EPILOGUE_DEFAULT || p->bias);
     memset(results, 0, sizeof *results);
     results->workspaceSize = 1000;
+    memcpy(&results->algo, chosen, sizeof *chosen);
     *found = !(((const matrix *)a)->bf16 && p->epilogue == CUBLASLT_EPILOGUE_RELU_BIAS) &&
-             is_aligned((const matrix *)a) && is_aligned((const matrix *)b);
+             is_aligned((const matrix *)a, chosen->least[0]) &&
+             is_aligned((const matrix *)b, chosen->least[1]) &&
+             is_aligned((const matrix *)d, chosen->least[3]);
     return *found ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
@@ -205,7 +220,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
                               void *workspace, size_t workspace_bytes, cudaStream_t stream)
 {
     call made = {.a_data = a, .b_data = b, .d_data = d, .workspace = workspace};
-    (void)handle, (void)algo;
+    const alignments *chosen = (const alignments *)algo;
+    (void)handle;
     assert(c == d && c_layout == d_layout);
     assert(!((const matrix *)d_layout)->bf16 || *(const float *)beta == 0);
     assert(fake_is_device_memory(a) && fake_is_device_memory(b) && fake_is_device_memory(d));
@@ -217,8 +233,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     memcpy(&made.beta, beta, sizeof made.beta);
     made.workspace_bytes = workspace_bytes;
     bool ta = made.product.transpose_a == CUBLAS_OP_T, tb = made.product.transpose_b == CUBLAS_OP_T;
-    if ((made.a.bf16 && ((uintptr_t)a % 4 || (uintptr_t)b % 4)) ||
-        (ta ? made.a.columns : made.a.rows) != made.d.rows ||
+    if ((uintptr_t)a % chosen->least[0] || (uintptr_t)b % chosen->least[1] ||
+        (uintptr_t)d % chosen->least[3] || (ta ? made.a.columns : made.a.rows) != made.d.rows ||
         (tb ? made.b.rows : made.b.columns) != made.d.columns ||
         (ta ? made.a.rows : made.a.columns) != (tb ? made.b.columns : made.b.rows))
         return CUBLAS_STATUS_INVALID_VALUE;

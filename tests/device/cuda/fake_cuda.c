@@ -93,6 +93,7 @@ static void begin(void)
     all.limit = limit ? strtoull(limit, NULL, 10) : (size_t)1 << 30;
     all.random = seed ? strtoull(seed, NULL, 10) : all.random;
     all.is_closed = getenv("FAKE_CUDA_CLOSED") != NULL;
+    all.state.zeroing = getenv("FAKE_CUDA_ZEROING") != NULL;
     all.memory = mmap(NULL, RESERVED_BYTES, all.is_closed ? PROT_NONE : PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     assert(all.memory != MAP_FAILED);

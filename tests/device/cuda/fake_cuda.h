@@ -1,7 +1,8 @@
 /* A CUDA runtime without a GPU: what sluice_cuda.so calls, on the CPU, so that tests run the code
  * of cuda/plugin/ as it is. Two GPUs, whose memory is the host's; with FAKE_CUDA_CLOSED set in the
  * environment it is closed to it, so that a direct access ends the process. With
- * FAKE_CUDA_ANY_MEMORY all memory of the process counts as the GPUs', too.
+ * FAKE_CUDA_ANY_MEMORY all memory of the process counts as the GPUs', too; with FAKE_CUDA_ZEROING
+ * copies into opened pools leave zeros.
  *
  * Work is queued, as on a GPU, and done as late or as early as the rules allow, in an order drawn
  * from a seed: a queue goes on when the host waits for it, when another queue waits for an event
