@@ -4,6 +4,7 @@
 #include "train/plan/profile.h"
 
 #include <math.h>
+#include <unistd.h>
 
 enum { ROWS = 7, BATCHES = 4, CLASSES = 3, HIDDEN = 8 };
 
@@ -347,6 +348,96 @@ static void step_on_shared_cores_takes_the_sum_of_its_actions(void **state)
     assert_float_equal(seconds, sum, 1e-6 * sum);
 }
 
+/* A module whose calls take a known time; where they are divided among the device's threads, less.
+ */
+typedef struct timed_work {
+    bool is_divided;
+    bool shares; /* what the run has chosen */
+} timed_work;
+
+static void work(const sl_module *module, sl_pass *pass)
+{
+    const bool *is_divided = sl_module_state(module);
+    usleep(4000 / (useconds_t)(*is_divided ? sl_device_thread_count(sl_pass_device(pass)) : 1));
+}
+
+static sl_status work_forward(sl_module *module, sl_pass *pass, const sl_tensor *in,
+                              sl_tensor **out)
+{
+    work(module, pass);
+    return sl_tensor_alias(in, out);
+}
+
+static sl_status work_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
+                               sl_tensor **grad_in)
+{
+    work(module, pass);
+    return grad_in ? sl_tensor_alias(grad_out, grad_in) : SL_OK;
+}
+
+static sl_status create_works(void *context, sl_module **model, sl_loss **loss)
+{
+    static const sl_module_ops ops = {.type = "Work",
+                                      .forward = work_forward,
+                                      .backward = work_backward};
+    sl_module *layer;
+    SL_TRY(sl_sequential_append(model, sl_linear_create(2, CLASSES, false, &layer), &layer));
+    for (int i = 0; i < 2; i++) {
+        bool *is_divided = malloc(sizeof *is_divided); /* the module's */
+        assert_non_null(is_divided);
+        *is_divided = ((const timed_work *)context)->is_divided;
+        SL_TRY(sl_sequential_append(model, sl_module_create(&ops, is_divided, &layer), &layer));
+    }
+    return sl_cross_entropy_create(loss);
+}
+
+static sl_status load_for_works(void *context, const sl_train_rows *rows, sl_device *input_device,
+                                sl_device *target_device, sl_tensor **input, sl_tensor **targets)
+{
+    return load_rows((void *)&normal, rows, input_device, target_device, input, targets);
+}
+
+static sl_status count_no_batches(void *context, sl_split split, int64_t rows, int64_t *batches)
+{
+    *batches = split == SL_SPLIT_TRAIN;
+    return SL_OK;
+}
+
+static sl_status note_devices(void *context, const sl_run_info *info)
+{
+    ((timed_work *)context)->shares =
+        strcmp(sl_device_name(sl_pipe_device(info->pipe, 0)), "cpu") == 0;
+    return SL_OK;
+}
+
+/* Of three micro-batches two stages take four times that of one on cores of their own, and six
+ * times where they share them. Of one, nothing overlaps, and work that is divided among more cores
+ * is done sooner. */
+static void ranks_without_devices_take_the_faster_of_split_and_shared_cores(void **state)
+{
+    if (sysconf(_SC_NPROCESSORS_ONLN) < 2) {
+        print_message("skipped: there is one core\n");
+        skip();
+    }
+    for (int is_divided = 0; is_divided < 2; is_divided++) {
+        timed_work timed = {.is_divided = is_divided, .shares = !is_divided};
+        const sl_train_task task = {.context = &timed,
+                                    .create_model = create_works,
+                                    .count_batches = count_no_batches,
+                                    .load_rows = load_for_works};
+        const sl_reporter reporter = {.context = &timed, .started = note_devices};
+        sl_train_options options = options_of(&task);
+        sl_run_result result;
+        options.pipeline_ranks = 2;
+        options.balance_kind = SL_BALANCE_AUTO;
+        options.epochs = 1;
+        options.recompute = SL_RECOMPUTE_NEVER;
+        options.chunks = is_divided ? 1 : 3;
+        check_ok(sl_train_run(&options, &reporter, 1, &result));
+        assert_int_equal(timed.shares, is_divided);
+    }
+}
+
 enum { LINK_RANKS = 3 };
 
 /* What each of the ranks has found, which are threads: the test itself checks it. */
@@ -466,6 +557,7 @@ int task_tests(void)
         cmocka_unit_test(incomplete_task_is_refused),
         cmocka_unit_test(cut_by_time_counts_what_a_slow_link_takes),
         cmocka_unit_test(step_on_shared_cores_takes_the_sum_of_its_actions),
+        cmocka_unit_test(ranks_without_devices_take_the_faster_of_split_and_shared_cores),
         cmocka_unit_test(links_and_cores_are_the_same_on_all_ranks),
         cmocka_unit_test(profiled_task_must_give_its_rows),
         cmocka_unit_test(batches_are_counted_once),
