@@ -216,6 +216,9 @@ static void bytes_are_added_up_where_they_are(void **state)
 {
     program_run run;
     const char *two_stages = "model " TINY_MODEL " --ntokens 1000 --pp 2";
+    program_succeed(&run, "model --devices cuda:0");
+    check_line(run.out, "^0 .* 49.69 MiB +45.87 MiB +0 B +10.71 MiB +76.86 MiB$");
+    check_line(run.out, "^On cuda:0: 229.00 MiB, with a copy of the best parameters \\(45.87 MiB");
     program_succeed(&run, "%s --devices cuda:0/0,cuda:0/1", two_stages);
     check_line(run.out, "^On cuda:0: .*, with a copy of the best parameters \\(.*\\)\\.$");
     check_without(run.out, "In all");

@@ -118,9 +118,12 @@ if [ -z "$without_mpi" ]; then
     devices="cuda:0;cuda:1;cuda:0/1;cuda:1/1"
     run processes "${replicas[@]}" --pp 2 --zero --devices "$devices"
     run nccl_processes "${replicas[@]}" --pp 2 --zero --devices "$devices" --nccl
+    launcher=(mpirun -n 2) # whose pools stay closed, or copies between their own GPUs would be refused
+    FAKE_CUDA_ZEROING=1 run nccl_pairs "${replicas[@]}" --pp 2 --zero --devices "cuda:0,cuda:1;cuda:0/1,cuda:1/1" --nccl
     launcher=()
     diff "$scratch/cuda_replicas" "$scratch/processes" || fail "processes give other bits than threads"
     diff "$scratch/cuda_replicas" "$scratch/nccl_processes" || fail "NCCL gives processes other bits"
+    diff "$scratch/cuda_replicas" "$scratch/nccl_pairs" || fail "NCCL gives processes of two stages other bits"
 fi
 
 shards=(--dp 2 --shards 3 --comm-precision bf16 --devices "cuda:0,cuda:1")
