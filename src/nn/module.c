@@ -247,6 +247,17 @@ int64_t sli_module_elements(const sl_module *module, sl_parameter_kind kind)
     return elements;
 }
 
+int64_t sli_module_table_elements(const sl_module *module)
+{
+    int64_t elements = 0;
+    for (int i = 0; i < module->parameter_count; i++)
+        if (module->parameters[i]->is_table && sli_parameter_is_trained(module->parameters[i]))
+            elements += sl_shape_count(&module->parameters[i]->shape);
+    for (int i = 0; i < module->child_count; i++)
+        elements += sli_module_table_elements(module->children[i]);
+    return elements;
+}
+
 int64_t sli_parameter_value_bytes(const sl_parameter *parameter, sl_precision precision)
 {
     sl_dtype dtype = sli_parameter_dtype(parameter, precision);

@@ -81,6 +81,12 @@ void sli_layout_plan_own_host(const sli_layout *layout, const sl_stage_plan *sta
 
 /* ---- Time ------------------------------------------------------------------------------- */
 
+/* The seconds of a byte. */
+typedef struct sli_update_speed {
+    double step; /* of gradients: the norm, the optimizer, and the copies that products take */
+    double zero; /* of a table's gradient, to which a shard's ids add; 0: the profiles have it */
+} sli_update_speed;
+
 /* How fast what a layout uses is, in seconds. Borrowed. */
 typedef struct sli_layout_speed {
     const sl_module_profile *const *profiles; /* [pipeline ranks][modules] of one micro-batch */
@@ -89,8 +95,8 @@ typedef struct sli_layout_speed {
     sl_link_cost reduce; /* a bucket's all-reduce between the replicas: in addition to
                             `seconds`, for each byte of gradients */
     sl_link_cost gather; /* the same of parameters that each gets from the one that updates them */
-    double update_per_byte; /* norm, optimizer, copies for products: a byte of gradients */
-    bool hides_exchange;    /* gradients are exchanged while the devices compute */
+    sli_update_speed update;
+    bool hides_exchange; /* gradients are exchanged while the devices compute */
 } sli_layout_speed;
 
 /* A ladder has rungs of 1, 2, 4 ... rows: the last one with at most so many. (ladder.c) */

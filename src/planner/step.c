@@ -30,7 +30,23 @@ static double gradient_bytes(const sl_module *model, int first, int count)
     return (double)elements * (double)sizeof(float);
 }
 
-/* What a step's stages and ranks take after the table. */
+/* The replica with the most shards trains one after the other. */
+static int count_shards(const sli_layout *layout)
+{
+    return (layout->shards + layout->replicas - 1) / layout->replicas;
+}
+
+/* The zeros of the gradients of the tables of modules first ... first + count - 1, in a step. */
+static double zero_seconds(const sli_layout *layout, const sli_layout_speed *speed, int first,
+                           int count)
+{
+    int64_t elements = 0;
+    for (int i = first; i < first + count; i++)
+        elements += sli_module_table_elements(sl_module_child(layout->model, i));
+    return count_shards(layout) * (double)elements * (double)sizeof(float) * speed->update.zero;
+}
+
+/* What a step's stages and ranks take besides the table. */
 typedef struct step_work {
     double *bytes;             /* [stages] of gradients */
     double *exchange, *gather; /* [ranks] seconds */
@@ -71,7 +87,8 @@ static void add_stages(const sli_layout *layout, const sli_layout_speed *speed, 
             work->exchange[rank] += sli_exchange_seconds(&speed->reduce, bytes);
         if (layout->zero)
             work->gather[rank] += sli_exchange_seconds(&speed->gather, bytes);
-        work->update[rank] += bytes * speed->update_per_byte / owners;
+        work->update[rank] +=
+            bytes * speed->update.step / owners + zero_seconds(layout, speed, first, balance[s]);
     }
 }
 
@@ -178,12 +195,11 @@ sl_status sli_layout_time_step(const sli_layout *layout, const sli_layout_speed 
                                const int *balance, sl_step_costs *out)
 {
     const sl_partition_costs costs = sli_layout_partition_costs(layout, speed);
-    /* The replica with the most shards trains one after the other. */
-    int shards = (layout->shards + layout->replicas - 1) / layout->replicas;
     sl_simulation simulation;
     SL_TRY(sl_partition_simulate(&costs, balance, &simulation));
-    *out = (sl_step_costs){.pipeline = shards * layout->accumulate * simulation.makespan,
-                           .bubble = simulation.bubble};
+    *out =
+        (sl_step_costs){.pipeline = count_shards(layout) * layout->accumulate * simulation.makespan,
+                        .bubble = simulation.bubble};
     sl_status status;
     SL_TRY_OR_FAIL(divide_pipeline(layout, speed, balance, &simulation, out));
     status = time_update(layout, speed, balance, &simulation, out);

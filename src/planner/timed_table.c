@@ -126,7 +126,7 @@ sl_status sli_timed_table_open(sli_cluster_searcher *search, const sli_candidate
                                     .links = out->links,
                                     .reduce = costs->reduce,
                                     .gather = costs->gather,
-                                    .update_per_byte = update,
+                                    .update = {update, 1 / used.memory_bytes_per_s},
                                     .hides_exchange = used.is_cuda};
     return SL_OK;
 }

@@ -32,9 +32,9 @@ static sl_status time_modules(void *context, int devices, int64_t rows, sl_modul
     return SL_OK;
 }
 
-static sl_status time_update(void *context, int devices, double *seconds_per_byte)
+static sl_status time_update(void *context, int devices, sli_update_speed *out)
 {
-    *seconds_per_byte = 0;
+    *out = (sli_update_speed){0};
     return SL_OK;
 }
 

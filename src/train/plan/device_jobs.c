@@ -128,27 +128,43 @@ static sl_status choose_modules(const sl_module *model, module_range *out)
     return SL_OK;
 }
 
-/* The median of a few updates with gradients of 0, after one that touches all memory. With each
+static sl_status zero_gradients(sl_parameter_set *set)
+{
+    sl_tensor *grads;
+    sl_parameter_set_zero_grad(set);
+    for (int i = 0; i < sl_parameter_set_bucket_count(set); i++)
+        SL_TRY(sl_parameter_set_bucket_grads(set, i, &grads));
+    return SL_OK;
+}
+
+/* The medians of a few updates with gradients of 0, after one that touches all memory. With each
  * goes the copy that the next step's products take of the values. */
 static sl_status time_steps(sli_device_job *job, sl_parameter_set *set, sl_optimizer *optimizer,
                             int64_t bytes)
 {
     enum { ROUNDS = 5 };
     int parameters = sl_parameter_set_count(set), count;
-    double *terms = calloc((size_t)parameters + 1, sizeof *terms), seconds[ROUNDS];
+    double *terms = calloc((size_t)parameters + 1, sizeof *terms);
+    double steps[ROUNDS], zeros[ROUNDS];
     sl_status status;
     if (!terms)
         return sli_no_memory(NULL, "the gradient norm");
     for (int round = -1; round < ROUNDS; round++) {
         double start = sli_clock_seconds();
+        SL_TRY_OR_FAIL(zero_gradients(set));
+        SL_TRY_OR_FAIL(sl_device_synchronize(job->device));
+        double zeroed = sli_clock_seconds();
         SL_TRY_OR_FAIL(sli_grad_norm_terms(set, SL_GRAD_NORM_L2, terms, parameters, &count));
         SL_TRY_OR_FAIL(sl_optimizer_step(optimizer, 1e-6, 1));
         SL_TRY_OR_FAIL(sli_parameter_set_convert(set));
         SL_TRY_OR_FAIL(sl_device_synchronize(job->device));
-        if (round >= 0)
-            seconds[round] = sli_clock_seconds() - start;
+        if (round < 0)
+            continue;
+        zeros[round] = zeroed - start;
+        steps[round] = sli_clock_seconds() - zeroed;
     }
-    job->update_per_byte = sli_median_seconds(seconds, ROUNDS) / (double)bytes;
+    job->update = (sli_update_speed){sli_median_seconds(steps, ROUNDS) / (double)bytes,
+                                     sli_median_seconds(zeros, ROUNDS) / (double)bytes};
 fail:
     free(terms);
     return status;
@@ -159,12 +175,11 @@ sl_status sli_time_update(sli_device_job *job)
     sl_module *model = NULL;
     sl_parameter_set *set = NULL;
     sl_optimizer *optimizer = NULL;
-    sl_tensor *grads;
     module_range range;
     sl_status status;
     SL_TRY_OR_FAIL(sl_transformer_lm_create(&job->options->model, &model));
     SL_TRY_OR_FAIL(choose_modules(model, &range));
-    job->update_per_byte = 0;
+    job->update = (sli_update_speed){0};
     if (range.bytes == 0)
         goto fail; /* nothing is trained there: status is SL_OK */
     SL_TRY_OR_FAIL(
@@ -173,8 +188,6 @@ sl_status sli_time_update(sli_device_job *job)
                                                             .no_init = true,
                                                             .precision = job->options->precision},
                                 &set));
-    for (int i = 0; i < sl_parameter_set_bucket_count(set); i++)
-        SL_TRY_OR_FAIL(sl_parameter_set_bucket_grads(set, i, &grads));
     SL_TRY_OR_FAIL(sl_optimizer_create(&job->options->optimizer, set, &optimizer));
     status = time_steps(job, set, optimizer, range.bytes);
 fail:

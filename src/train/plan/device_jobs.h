@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "core/threads.h"
+#include "planner/layout.h"
 #include "sluice/app/train.h"
 #include "sluice/profile.h"
 
@@ -15,7 +16,7 @@ typedef struct sli_device_job {
     int passes;                                    /* that are timed; 0: SL_PROFILE_ROUNDS */
     int64_t rows, document_tokens;                 /* as in sli_machine_open */
     sl_module_profile *profile;                    /* [modules] */
-    double update_per_byte;
+    sli_update_speed update;
     sli_worker *worker;
     sli_error_copy error;
 } sli_device_job;
@@ -23,8 +24,8 @@ typedef struct sli_device_job {
 /* The modules' times with `rows` rows of random tokens, into `profile`. */
 sl_status sli_profile_rows(sli_device_job *job);
 
-/* The seconds of a norm and an update for each byte of gradients, on parameters of neighbouring
- * modules; 0: nothing is trained there. */
+/* The seconds of an update, and of zeros in the gradients, on parameters of neighbouring modules,
+ * into `update`; 0: nothing is trained there. */
 sl_status sli_time_update(sli_device_job *job);
 
 /* Has each of the first `count` devices of the list do its job: jobs[count] have what their task

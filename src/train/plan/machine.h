@@ -30,8 +30,8 @@ typedef struct sli_machine {
                                  0: 1 */
     /* The modules with a micro-batch of so many rows. */
     sl_status (*time_modules)(void *context, int devices, int64_t rows, sl_module_profile *out);
-    /* The norm and the optimizer, for each byte of gradients. */
-    sl_status (*time_update)(void *context, int devices, double *seconds_per_byte);
+    /* As in sli_layout_speed. */
+    sl_status (*time_update)(void *context, int devices, sli_update_speed *out);
     /* As in sli_layout_speed. */
     sl_status (*time_exchange)(void *context, int replicas, sl_link_cost *reduce,
                                sl_link_cost *gather);

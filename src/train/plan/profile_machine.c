@@ -96,12 +96,10 @@ static sl_status time_f32_peak(measured *m)
  * (sli_cluster_time_update). */
 static sl_status time_memory(measured *m)
 {
-    double seconds_per_byte;
-    SL_TRY(m->machine.time_update(m->machine.context, m->machine.cores, &seconds_per_byte));
+    sli_update_speed speed;
+    SL_TRY(m->machine.time_update(m->machine.context, m->machine.cores, &speed));
     m->memory_bytes_per_s =
-        seconds_per_byte > 0
-            ? sli_cluster_time_update(seconds_per_byte, INFINITY, &m->run->optimizer)
-            : 0;
+        speed.step > 0 ? sli_cluster_time_update(speed.step, INFINITY, &m->run->optimizer) : 0;
     return SL_OK;
 }
 

@@ -159,10 +159,11 @@ static void time_links(void *context, const sl_plan *plan, sl_link_cost *links)
 
 /* ---- The update and the exchange ------------------------------------------------------------ */
 
-static sl_status time_update(void *context, int devices, double *seconds_per_byte)
+/* The zeros are in the times of the stage that has the table. */
+static sl_status time_update(void *context, int devices, sli_update_speed *out)
 {
     const run_machine *machine = context;
-    *seconds_per_byte = machine->update_per_byte * devices / machine->devices;
+    *out = (sli_update_speed){machine->update_per_byte * devices / machine->devices, 0};
     return SL_OK;
 }
 
@@ -220,7 +221,7 @@ static sl_status find_byte_costs(run_machine *machine, const int *cores)
                                     .links = links,
                                     .cores = cores,
                                     .reduce = {0, 1},
-                                    .update_per_byte = 1};
+                                    .update = {.step = 1}};
     int balance[SL_MAX_STAGES];
     sl_step_costs unit = {0};
     if (!links)

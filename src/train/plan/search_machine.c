@@ -194,7 +194,7 @@ static sl_status time_layout(const machine_search *search, const sli_candidate *
     if (machine->one_rank_factor > 0 && candidate->replicas * candidate->pipeline_ranks == 1)
         for (int i = 0; i < sl_module_child_count(search->model); i++)
             scale_profile(&times[i], machine->one_rank_factor);
-    SL_TRY(machine->time_update(machine->context, devices, &speed->update_per_byte));
+    SL_TRY(machine->time_update(machine->context, devices, &speed->update));
     if (machine->time_links)
         machine->time_links(machine->context, plan, out->links);
     return candidate->replicas > 1 ? time_exchange(search, candidate->replicas, speed) : SL_OK;

@@ -42,7 +42,7 @@ typedef struct timed_devices {
     timed_rung ladder[LADDER]; /* of 1, 2, 4 ... rows; those that were asked for, and some on the
                                   way there, are timed */
     int end;                   /* so many rungs fit the memory */
-    sli_rounds update;         /* [devices] for each byte of gradients */
+    sli_rounds update;         /* [devices] sli_update_speed, its numbers in their order */
     sli_rounds exchange;       /* exchange_times, its numbers in their order */
     double peak_flops_per_s;   /* of all together; 0: not timed */
 } timed_devices;
@@ -273,26 +273,30 @@ static sl_status time_modules(void *context, int count, int64_t rows, sl_module_
 
 /* ---- The update --------------------------------------------------------------------------- */
 
+enum { UPDATE_TIMES = sizeof(sli_update_speed) / sizeof(double) };
+
 /* Another round of updates. */
 static sl_status add_update(const timed_machine *machine, timed_devices *devices)
 {
     sli_device_job *jobs = NULL;
     int count = devices->count;
-    double *values = calloc((size_t)count, sizeof *values);
+    double *values = calloc((size_t)count * UPDATE_TIMES, sizeof *values);
     if (!values)
         return sli_no_memory(NULL, "the times of %d devices", count);
     sl_status status =
         run_on_devices(machine, count, (sli_device_job){.task = sli_time_update}, &jobs);
-    for (int i = 0; i < count && status == SL_OK; i++)
-        values[i] = jobs[i].update_per_byte;
+    for (int i = 0; i < count && status == SL_OK; i++) {
+        values[i * UPDATE_TIMES] = jobs[i].update.step;
+        values[i * UPDATE_TIMES + 1] = jobs[i].update.zero;
+    }
     if (status == SL_OK)
-        status = sli_rounds_add(&devices->update, values, (size_t)count);
+        status = sli_rounds_add(&devices->update, values, (size_t)count * UPDATE_TIMES);
     free_jobs(jobs, count);
     free(values);
     return status;
 }
 
-static sl_status time_update(void *context, int count, double *seconds_per_byte)
+static sl_status time_update(void *context, int count, sli_update_speed *out)
 {
     timed_machine *machine = context;
     timed_devices *devices = find_devices(machine, count);
@@ -300,9 +304,12 @@ static sl_status time_update(void *context, int count, double *seconds_per_byte)
         SL_TRY(add_update(machine, devices));
         machine->has_new = true;
     }
-    *seconds_per_byte = 0;
-    for (int i = 0; i < count; i++)
-        *seconds_per_byte = fmax(*seconds_per_byte, sli_rounds_median(&devices->update, (size_t)i));
+    *out = (sli_update_speed){0};
+    for (int i = 0; i < count; i++) {
+        size_t first = (size_t)i * UPDATE_TIMES;
+        out->step = fmax(out->step, sli_rounds_median(&devices->update, first));
+        out->zero = fmax(out->zero, sli_rounds_median(&devices->update, first + 1));
+    }
     return SL_OK;
 }
 
