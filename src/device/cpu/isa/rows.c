@@ -325,7 +325,9 @@ void SLI_OF_ISA(sli_add_norm_backward)(const sli_add_norm_backward *arguments, i
  *
  * A row of a large vocabulary does not fit into the nearest cache, so it is walked over twice, not
  * three times: the first walk takes blocks, shifts each by the largest logit seen so far and leaves
- * the exponentials behind; the second scales each block by what its shift turned out to be off. */
+ * the exponentials behind; the second scales each block by what its shift turned out to be off.
+ * Where the gradient is another matrix, those of all rows of a range are left where its first row
+ * was: they stay in the cache, and are not written to memory. */
 
 enum { MAX_BLOCKS = 128, CHUNK = 512 };
 
@@ -335,15 +337,17 @@ static int64_t block_size(int64_t classes)
     return (size + CHUNK - 1) / CHUNK * CHUNK;
 }
 
-/* Sum of e^(x - shift); with `keep` the exponentials replace x. */
-static double sum_exponentials(int64_t count, float *x, float shift, bool keep)
+/* Sum of e^(x - shift); the exponentials go to `kept`, which may be x or NULL. */
+static double sum_exponentials(int64_t count, const float *x, float shift, float *kept)
 {
     double sum = 0;
     float apart[CHUNK];
     for (int64_t start = 0; start < count; start += CHUNK) {
         int64_t length = sli_smaller(count - start, CHUNK);
         const float *from = x + start;
-        float *to = keep ? x + start : apart; /* cppcheck-suppress legacyUninitvar */
+        float *to = kept ? kept + start : apart; /* cppcheck-suppress legacyUninitvar */
+        for (int64_t i = 0; i < length; i += 16) /* the next block, while this one is computed */
+            __builtin_prefetch(from + count + i);
         SLI_ELEMENTWISE
         for (int64_t i = 0; i < length; i++)
             to[i] = exp_f32(from[i] - shift);
@@ -365,26 +369,25 @@ static void scale_block(int64_t count, float *restrict x, float scale, float *re
             x[i] *= scale;
 }
 
-/* A block of the gradient from the logits' exponentials, at `x` or rounded at `to`. */
-static void grad_block(int64_t count, float *x, float scale, float *sums, uint16_t *restrict to)
+/* The products rounded instead. */
+static void round_block(int64_t count, const float *restrict x, float scale, float *restrict sums,
+                        uint16_t *restrict to)
 {
-    float apart[CHUNK];
-    if (!to) {
-        scale_block(count, x, scale, sums);
-        return;
-    }
-    for (int64_t start = 0; start < count; start += CHUNK) {
-        int64_t length = sli_smaller(count - start, CHUNK);
-        memcpy(apart, x + start, (size_t)length * sizeof *apart);
-        scale_block(length, apart, scale, sums ? sums + start : NULL);
-        for (int64_t i = 0; i < length; i++)
-            to[start + i] = sli_bf16_from_f32(apart[i]);
-    }
+    if (sums)
+        for (int64_t i = 0; i < count; i++) {
+            float product = x[i] * scale;
+            sums[i] += product;
+            to[i] = sli_bf16_from_f32(product);
+        }
+    else
+        for (int64_t i = 0; i < count; i++)
+            to[i] = sli_bf16_from_f32(x[i] * scale);
 }
 
-/* `to`: the row of arguments->rounded, or NULL. */
-static double row_loss(const sli_cross_entropy *arguments, float *x, int32_t target, float *sums,
-                       uint16_t *to)
+/* `kept`: room for the exponentials of row `x`, or x itself. `to`: the row of arguments->rounded,
+ * or NULL: the gradient replaces the exponentials. */
+static double row_loss(const sli_cross_entropy *arguments, const float *x, int32_t target,
+                       float *sums, float *kept, uint16_t *to)
 {
     int64_t classes = arguments->classes, block = block_size(classes);
     float shifts[MAX_BLOCKS], max = -INFINITY, shift = 0, target_logit = x[target];
@@ -400,21 +403,25 @@ static double row_loss(const sli_cross_entropy *arguments, float *x, int32_t tar
             sum *= exp((double)shift - next);
         shift = next;
         shifts[blocks++] = max; /* that of impossible classes makes their scale 0 as well */
-        sum += sum_exponentials(count, x + start, shift, keep);
+        sum += sum_exponentials(count, x + start, shift, keep ? kept + start : NULL);
     }
-    float target_grad = x[target];
+    float target_grad = keep ? kept[target] : 0;
     for (int b = 0; keep && b < blocks; b++) {
         int64_t start = b * block, count = sli_smaller(classes - start, block);
         float scale = (float)(arguments->grad_scale * exp((double)shifts[b] - shift) / sum);
         if (target / block == b)
             target_grad *= scale;
-        grad_block(count, x + start, scale, sums ? sums + start : NULL, to ? to + start : NULL);
+        float *block_sums = sums ? sums + start : NULL;
+        if (to)
+            round_block(count, kept + start, scale, block_sums, to + start);
+        else
+            scale_block(count, kept + start, scale, block_sums);
     }
     target_grad -= arguments->grad_scale;
     if (keep && to)
         to[target] = sli_bf16_from_f32(target_grad);
     else if (keep)
-        x[target] = target_grad;
+        kept[target] = target_grad;
     if (sums)
         sums[target] = target_sum + target_grad;
     return log(sum) + shift - target_logit;
@@ -424,12 +431,13 @@ void SLI_OF_ISA(sli_cross_entropy)(const sli_cross_entropy *arguments, int64_t f
                                    int64_t rows, float *sums)
 {
     int64_t classes = arguments->classes;
+    float *first = arguments->logits + first_row * arguments->ld;
     for (int64_t row = first_row; row < first_row + rows; row++) {
         float *x = arguments->logits + row * arguments->ld;
         uint16_t *to = arguments->rounded ? arguments->rounded + row * arguments->ld : NULL;
         int32_t target = arguments->targets[row];
         if (target != arguments->ignore) {
-            arguments->loss[row] = row_loss(arguments, x, target, sums, to);
+            arguments->loss[row] = row_loss(arguments, x, target, sums, to ? first : x, to);
             continue;
         }
         arguments->loss[row] = 0;
