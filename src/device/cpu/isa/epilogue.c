@@ -25,6 +25,13 @@ static void apply_activation(sli_activation activation, int64_t count, float *x)
             x[i] *= logistic_f32(gelu_tanh_exponent(x[i]));
 }
 
+/* `to` will be written next, a row of a matrix and apart from the one before it. */
+static void expect_row(int64_t count, const float *to)
+{
+    for (int64_t i = 0; i < count; i += 32)
+        expect_writes(to + i);
+}
+
 /* to = from + bias; to may be from. */
 static void add_bias(int64_t count, float *to, const float *from, const float *bias)
 {
@@ -42,12 +49,15 @@ void SLI_OF_ISA(sli_epilogue)(const sli_gemm *gemm, const float *from, int64_t l
                               int64_t columns)
 {
     masks m;
+    bool is_apart = from != gemm->c + first_row * gemm->ldc + first_column;
     masks_begin(&m, &gemm->dropout, gemm->n, columns == gemm->n ? first_row + rows : 0);
     for (int64_t row = first_row; row < first_row + rows; row++)
         for (int64_t start = 0; start < columns; start += MASK_COLUMNS) {
             int64_t column = first_column + start;
             int64_t count = sli_smaller(columns - start, MASK_COLUMNS);
             float *c = gemm->c + row * gemm->ldc + column;
+            if (is_apart && row + 1 < first_row + rows)
+                expect_row(count, c + gemm->ldc);
             add_bias(count, c, from + (row - first_row) * ld + start,
                      gemm->bias ? gemm->bias + column : NULL);
             if (gemm->preactivation)
