@@ -15,6 +15,7 @@ typedef struct profiler {
     sl_module_profile *profiles;
     int modules;
     sl_tensor *in;             /* of the module at hand */
+    sl_tensor *other;          /* stands for what other modules use; NULL: nothing does */
     sl_pass *skips;            /* holds what modules have stashed */
     double *row_losses;        /* NULL: there is no loss */
     sl_parameter_set **owners; /* [modules] of those whose parameters the module at hand uses */
@@ -37,6 +38,31 @@ static sl_status add_seconds(const profiler *p, double *sum, double *start)
     *sum += now - *start;
     *start = now;
     return SL_OK;
+}
+
+/* ---- The caches ------------------------------------------------------------------------- */
+
+/* As many bytes as the values and gradients of the model have, at most 64 MiB. On a GPU the next
+ * module's work is queued behind it, and nothing is between the two. */
+static sl_status create_other(profiler *p)
+{
+    const sl_profile_options *options = p->options;
+    const int64_t most = (64 << 20) / (int64_t)sizeof(float),
+                  count = 2 * sl_module_parameter_elements(options->model);
+    sl_shape shape = sl_shape_1d(count < most ? count : most);
+    if (!sl_device_has_host_memory(options->device) || count == 0)
+        return SL_OK;
+    return sl_tensor_create_zero(options->device, SL_MEMORY_WORKSPACE, SL_F32, &shape, &p->other);
+}
+
+/* In a step other modules are run between a module's forward and backward, and between that and the
+ * next forward: its weights, gradients and saved tensors have left the nearest caches. (Measured,
+ * bf16 on a core with AMX, emsize 256: a layer takes 15% longer so.) */
+static sl_status use_other(const profiler *p)
+{
+    return p->other ? sli_device_add(p->options->device, sl_tensor_count(p->other),
+                                     sl_tensor_f32(p->other), sl_tensor_f32(p->other))
+                    : SL_OK;
 }
 
 /* ---- One micro-batch through a module --------------------------------------------------- */
@@ -104,6 +130,7 @@ static sl_status run_with_loss(profiler *p, sl_module *module, bool halves, sl_p
 {
     sl_tensor *grad = NULL;
     double start;
+    SL_TRY(use_other(p));
     SL_TRY(wait_for_device(p, &start));
     SL_TRY(apply_loss(p, module, p->in, halves ? pass : NULL, &grad));
     sl_tensor_destroy(&grad);
@@ -142,10 +169,12 @@ static sl_status run_module(profiler *p, int index, bool halves, sl_pass *pass, 
     sl_tensor_destroy(out);
     SL_TRY(sli_module_for_each_skip_end(module, give_skip, &run));
     double start;
+    SL_TRY(use_other(p));
     SL_TRY(wait_for_device(p, &start));
     SL_TRY(sl_module_forward(module, pass, p->in, out));
     SL_TRY(add_seconds(p, &times->forward, &start));
     SL_TRY(sli_module_for_each_skip_end(module, take_skip, &run));
+    SL_TRY(use_other(p));
     SL_TRY(wait_for_device(p, &start));
     bool has_loss = options->loss && index + 1 == p->modules;
     sl_status status;
@@ -334,6 +363,7 @@ static sl_status profile_all(profiler *p)
         return sli_no_memory("sl_profile_modules", "%d modules", p->modules);
     SL_TRY(sl_tensor_alias(options->input, &p->in));
     SL_TRY(sl_pass_create(&(sl_pass_options){.device = options->device, .keep = true}, &p->skips));
+    SL_TRY(create_other(p));
     for (int i = 0; i < p->modules; i++)
         if (is_like_the_one_before(p, i))
             p->profiles[i] = p->profiles[i - 1];
@@ -347,6 +377,7 @@ static void run_profiler(void *arg)
     profiler *p = arg;
     sli_error_save(&p->error, profile_all(p));
     sl_tensor_destroy(&p->in);
+    sl_tensor_destroy(&p->other);
     sl_pass_destroy(&p->skips);
     free(p->row_losses);
     free(p->owners);
