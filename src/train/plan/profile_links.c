@@ -22,21 +22,29 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SIZES = 4, LARGEST_BYTES = 4 << 20, ROUNDS = 8, BURST = 32, MOST_THREADS = 64, NOBODY = -1 };
+/* What a link carries on and on is less than what it takes at once, so that many messages of the
+ * size of an all-reduce's blocks follow each other. */
+enum {
+    SMALL_BYTES = 4,
+    LARGE_BYTES = 256 << 10,
+    STREAM = 64, /* large messages */
+    BURST = 32,  /* small ones */
+    ROUNDS = 8,
+    MOST_THREADS = 64,
+    NOBODY = -1
+};
 
-/* What a level's slowest pair takes. */
+/* What a level's slowest pair takes, in each direction. */
 typedef struct level_times {
-    double seconds[SIZES]; /* of a message in each direction */
-    double burst;          /* of BURST small messages in each direction */
+    double message; /* a small one */
+    double burst, stream;
     double pairs;
 } level_times;
-
-static const int64_t message_bytes[SIZES] = {4, 64 << 10, 1 << 20, LARGEST_BYTES};
 
 /* Two handles of the same ranks: messages to higher ranks, and to lower ones. */
 typedef struct two_ways {
     sl_group *up, *down;
-    char *sent, *received; /* [LARGEST_BYTES] */
+    char *sent, *received; /* [LARGE_BYTES] */
 } two_ways;
 
 /* `count` messages to the partner, and as many from it. */
@@ -45,7 +53,7 @@ static sl_status exchange(const two_ways *ways, int partner, int count, int64_t 
     bool is_lower = sl_group_rank(ways->up) < partner;
     int64_t words = bytes / (int64_t)sizeof(int32_t);
     sl_group *to = is_lower ? ways->up : ways->down, *from = is_lower ? ways->down : ways->up;
-    sl_work *sends[BURST] = {NULL};
+    sl_work *sends[STREAM] = {NULL};
     sl_status status = SL_OK;
     for (int i = 0; i < count && status == SL_OK; i++)
         status = sl_group_send(to, ways->sent, words, SL_I32, partner, 0, &sends[i]);
@@ -78,18 +86,17 @@ static sl_status time_exchange(const two_ways *ways, int partner, int count, int
 static sl_status time_level(const two_ways *ways, int partner, level_times *out)
 {
     *out = (level_times){.pairs = partner == NOBODY ? 0 : 1};
-    for (int i = 0; i < SIZES; i++)
-        SL_TRY(time_exchange(ways, partner, 1, message_bytes[i], &out->seconds[i]));
-    SL_TRY(time_exchange(ways, partner, BURST, message_bytes[0], &out->burst));
+    SL_TRY(time_exchange(ways, partner, 1, SMALL_BYTES, &out->message));
+    SL_TRY(time_exchange(ways, partner, BURST, SMALL_BYTES, &out->burst));
+    SL_TRY(time_exchange(ways, partner, STREAM, LARGE_BYTES, &out->stream));
     return sl_group_all_reduce(ways->up, out, sizeof *out / sizeof(double), SL_F64, SL_REDUCE_MAX,
                                NULL);
 }
 
 static sl_status open_ways(sl_group *group, two_ways *out)
 {
-    *out = (two_ways){.up = group,
-                      .sent = calloc(LARGEST_BYTES, 1),
-                      .received = calloc(LARGEST_BYTES, 1)};
+    *out =
+        (two_ways){.up = group, .sent = calloc(LARGE_BYTES, 1), .received = calloc(LARGE_BYTES, 1)};
     SL_TRY(sl_group_split(group, 0, &out->down));
     return out->sent && out->received ? SL_OK : sli_no_memory(NULL, "the measurement of links");
 }
@@ -262,10 +269,9 @@ static void write_level(const measured_links *links, int level, FILE *file)
 {
     const level_times *times = &links->levels[level];
     const double fastest = 1e15; /* of a cluster file */
-    double bytes[SIZES];
-    for (int i = 0; i < SIZES; i++)
-        bytes[i] = (double)message_bytes[i];
-    const sl_link_cost cost = sli_link_fit(bytes, times->seconds, SIZES);
+    const double bytes[] = {SMALL_BYTES, (double)STREAM * LARGE_BYTES},
+                 seconds[] = {times->message, times->stream};
+    const sl_link_cost cost = sli_link_fit(bytes, seconds, 2);
     fprintf(file, "    \"%s\": {\"measured\": \"sluice %s, %d process%s on %d host%s\", ",
             sli_level_names[level], sl_version(), links->ranks, links->ranks == 1 ? "" : "es",
             links->host_count, links->host_count == 1 ? "" : "s");
@@ -273,7 +279,7 @@ static void write_level(const measured_links *links, int level, FILE *file)
         fprintf(file, "\"nodes\": %d, ", links->rack_nodes);
     fprintf(file, "\"latency_s\": %.4g, \"bytes_per_s\": %.4g, \"message_s\": %.4g}", cost.seconds,
             cost.seconds_per_byte > 1 / fastest ? 1 / cost.seconds_per_byte : fastest,
-            fmax(0, (times->burst - times->seconds[0]) / (BURST - 1)));
+            fmax(0, (times->burst - times->message) / (BURST - 1)));
 }
 
 static sl_status write_links(const measured_links *links, char **text)
