@@ -83,8 +83,9 @@ void sli_layout_plan_own_host(const sli_layout *layout, const sl_stage_plan *sta
 
 /* The seconds of a byte. */
 typedef struct sli_update_speed {
-    double step; /* of gradients: the norm, the optimizer, and the copies that products take */
-    double zero; /* of a table's gradient, to which a shard's ids add; 0: the profiles have it */
+    double step;  /* of gradients: the optimizer, which ZeRO divides among the replicas */
+    double whole; /* of gradients: the norm, and the copies that products take */
+    double zero;  /* of a table's gradient, to which a shard's ids add; 0: the profiles have it */
 } sli_update_speed;
 
 /* How fast what a layout uses is, in seconds. Borrowed. */

@@ -87,8 +87,8 @@ static void add_stages(const sli_layout *layout, const sli_layout_speed *speed, 
             work->exchange[rank] += sli_exchange_seconds(&speed->reduce, bytes);
         if (layout->zero)
             work->gather[rank] += sli_exchange_seconds(&speed->gather, bytes);
-        work->update[rank] +=
-            bytes * speed->update.step / owners + zero_seconds(layout, speed, first, balance[s]);
+        work->update[rank] += bytes * (speed->update.step / owners + speed->update.whole) +
+                              zero_seconds(layout, speed, first, balance[s]);
     }
 }
 

@@ -327,6 +327,35 @@ static void ranks_that_share_the_cores_do_not_idle(void **state)
     check_without(run.out, "idle");
 }
 
+static double number_behind(const char *text, const char *name)
+{
+    const char *at = strstr(text, name);
+    assert_non_null(at);
+    return strtod(at + strlen(name), NULL);
+}
+
+/* Of two stages that recompute all and do not overlap, as a rule; on a busy machine the profile may
+ * say otherwise, and of short steps nothing is said. */
+static void one_stage_that_would_be_faster_is_said(void **state)
+{
+    scratch *dir = *state;
+    program_run run;
+    const char *said = "warning: one stage (--pp 1) would take ";
+    static char text[65536];
+    program_start(&run,
+                  "train --data %s --emsize 256 --nhid 2048 --nhead 4 --nlayers 6 --bptt 64 "
+                  "--batch-size 16 --eval-batch-size 2 --epochs 1 --max-batches 1 --chunks 1 "
+                  "--eval-max-batches 1 --pp 2 --recompute always --log-json %s/log",
+                  dir->directory, dir->directory);
+    assert_int_equal(run.status, 0);
+    text[read_file(scratch_path(dir, "log"), text, sizeof text - 1)] = '\0';
+    double one_stage = number_behind(text, "\"one_stage\":");
+    if (strstr(run.err, said))
+        assert_float_equal(number_behind(run.err, said), 100 * one_stage, 0.51);
+    else
+        assert_true(one_stage >= 0.95 || number_behind(text, "\"ms\":") < 200);
+}
+
 int cmd_train_replicas_tests(void)
 {
     if (!program_exists())
@@ -334,6 +363,7 @@ int cmd_train_replicas_tests(void)
 #define WITH_CORPUS(test) cmocka_unit_test_setup_teardown(test, corpus_create, scratch_remove)
     const struct CMUnitTest tests[] = {
         WITH_CORPUS(ranks_that_share_the_cores_do_not_idle),
+        WITH_CORPUS(one_stage_that_would_be_faster_is_said),
         WITH_CORPUS(lines_have_their_rank_in_front),
         WITH_CORPUS(one_replica_has_no_rank_in_front),
         WITH_CORPUS(quiet_replicas_show_one_result),

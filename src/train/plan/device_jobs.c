@@ -137,33 +137,53 @@ static sl_status zero_gradients(sl_parameter_set *set)
     return SL_OK;
 }
 
-/* The medians of a few updates with gradients of 0, after one that touches all memory. With each
- * goes the copy that the next step's products take of the values. */
+/* Adds the seconds since *start, and starts anew. */
+static sl_status add_seconds(const sli_device_job *job, double *start, double *sum)
+{
+    SL_TRY(sl_device_synchronize(job->device));
+    double now = sli_clock_seconds();
+    *sum += now - *start;
+    *start = now;
+    return SL_OK;
+}
+
+/* The parts of an update with gradients of 0. */
+static sl_status time_parts(sli_device_job *job, sl_parameter_set *set, sl_optimizer *optimizer,
+                            double *terms, sli_update_speed *out)
+{
+    int count;
+    *out = (sli_update_speed){0};
+    double start = sli_clock_seconds();
+    SL_TRY(zero_gradients(set));
+    SL_TRY(add_seconds(job, &start, &out->zero));
+    SL_TRY(sli_grad_norm_terms(set, SL_GRAD_NORM_L2, terms, sl_parameter_set_count(set), &count));
+    SL_TRY(add_seconds(job, &start, &out->whole));
+    SL_TRY(sl_optimizer_step(optimizer, 1e-6, 1));
+    SL_TRY(add_seconds(job, &start, &out->step));
+    SL_TRY(sli_parameter_set_convert(set));
+    return add_seconds(job, &start, &out->whole);
+}
+
+/* The medians of a few updates, after one that touches all memory. */
 static sl_status time_steps(sli_device_job *job, sl_parameter_set *set, sl_optimizer *optimizer,
                             int64_t bytes)
 {
     enum { ROUNDS = 5 };
-    int parameters = sl_parameter_set_count(set), count;
-    double *terms = calloc((size_t)parameters + 1, sizeof *terms);
-    double steps[ROUNDS], zeros[ROUNDS];
+    sli_update_speed parts;
+    double steps[ROUNDS], wholes[ROUNDS], zeros[ROUNDS];
+    double *terms = calloc((size_t)sl_parameter_set_count(set) + 1, sizeof *terms);
     sl_status status;
     if (!terms)
         return sli_no_memory(NULL, "the gradient norm");
-    for (int round = -1; round < ROUNDS; round++) {
-        double start = sli_clock_seconds();
-        SL_TRY_OR_FAIL(zero_gradients(set));
-        SL_TRY_OR_FAIL(sl_device_synchronize(job->device));
-        double zeroed = sli_clock_seconds();
-        SL_TRY_OR_FAIL(sli_grad_norm_terms(set, SL_GRAD_NORM_L2, terms, parameters, &count));
-        SL_TRY_OR_FAIL(sl_optimizer_step(optimizer, 1e-6, 1));
-        SL_TRY_OR_FAIL(sli_parameter_set_convert(set));
-        SL_TRY_OR_FAIL(sl_device_synchronize(job->device));
-        if (round < 0)
-            continue;
-        zeros[round] = zeroed - start;
-        steps[round] = sli_clock_seconds() - zeroed;
+    SL_TRY_OR_FAIL(time_parts(job, set, optimizer, terms, &parts));
+    for (int round = 0; round < ROUNDS; round++) {
+        SL_TRY_OR_FAIL(time_parts(job, set, optimizer, terms, &parts));
+        steps[round] = parts.step;
+        wholes[round] = parts.whole;
+        zeros[round] = parts.zero;
     }
     job->update = (sli_update_speed){sli_median_seconds(steps, ROUNDS) / (double)bytes,
+                                     sli_median_seconds(wholes, ROUNDS) / (double)bytes,
                                      sli_median_seconds(zeros, ROUNDS) / (double)bytes};
 fail:
     free(terms);

@@ -163,7 +163,7 @@ static void time_links(void *context, const sl_plan *plan, sl_link_cost *links)
 static sl_status time_update(void *context, int devices, sli_update_speed *out)
 {
     const run_machine *machine = context;
-    *out = (sli_update_speed){machine->update_per_byte * devices / machine->devices, 0};
+    *out = (sli_update_speed){.step = machine->update_per_byte * devices / machine->devices};
     return SL_OK;
 }
 

@@ -287,7 +287,8 @@ static sl_status add_update(const timed_machine *machine, timed_devices *devices
         run_on_devices(machine, count, (sli_device_job){.task = sli_time_update}, &jobs);
     for (int i = 0; i < count && status == SL_OK; i++) {
         values[i * UPDATE_TIMES] = jobs[i].update.step;
-        values[i * UPDATE_TIMES + 1] = jobs[i].update.zero;
+        values[i * UPDATE_TIMES + 1] = jobs[i].update.whole;
+        values[i * UPDATE_TIMES + 2] = jobs[i].update.zero;
     }
     if (status == SL_OK)
         status = sli_rounds_add(&devices->update, values, (size_t)count * UPDATE_TIMES);
@@ -308,7 +309,8 @@ static sl_status time_update(void *context, int count, sli_update_speed *out)
     for (int i = 0; i < count; i++) {
         size_t first = (size_t)i * UPDATE_TIMES;
         out->step = fmax(out->step, sli_rounds_median(&devices->update, first));
-        out->zero = fmax(out->zero, sli_rounds_median(&devices->update, first + 1));
+        out->whole = fmax(out->whole, sli_rounds_median(&devices->update, first + 1));
+        out->zero = fmax(out->zero, sli_rounds_median(&devices->update, first + 2));
     }
     return SL_OK;
 }
