@@ -73,7 +73,7 @@ void sli_replace_file_leave(sli_replace_file **file);
 typedef struct sli_replace_directory sli_replace_directory;
 
 /* Makes the temporary directory, and removes leftovers of writers of `path` that died. A directory
- * that is replaced keeps its mode, and so do its files. Errors begin with `path`: SL_ERR_NOT_FOUND
+ * that is replaced keeps its mode; a new file gets that of the older file of its name. Errors begin with `path`: SL_ERR_NOT_FOUND
  * (no parent directory), SL_ERR_INVALID (a path without a name), SL_ERR_IO, SL_ERR_MEMORY. */
 sl_status sli_replace_directory_create(const char *path, sli_replace_directory **out);
 
@@ -99,7 +99,8 @@ sl_status sli_replace_directory_commit(sli_replace_directory *directory, bool is
  * its second name; malloc'ed. Errors: those of a path that cannot be resolved, SL_ERR_MEMORY. */
 sl_status sli_replace_directory_find(const char *path, char **out);
 
-/* Whether `entry` is a second name, and of what: `of` [SLI_TEMPORARY_BYTES]. */
+/* Whether `entry` is a second name, and of what: `of` [SLI_TEMPORARY_BYTES], the name, or where it
+ * is too long for that its first 200 bytes and a checksum. */
 bool sli_second_name_parse(const char *entry, char *of);
 
 /* Frees the record, and removes the directory if it was not committed; NULL is allowed. */

@@ -24,6 +24,7 @@ struct sli_replace_directory {
     char *temporary_path;
     int descriptor; /* of the temporary directory, with its lock; -1: there is none */
     bool joined;    /* another one commits or removes it */
+    mode_t mode;    /* of the directory that it replaces; 0: none */
 };
 
 /* The path of `other` beside `path`, whose last name is `name`. */
@@ -51,7 +52,7 @@ typedef struct second_name {
     char found[SLI_TEMPORARY_BYTES]; /* empty: there is none */
 } second_name;
 
-/* Of a name that leaves a second one no room, its begin and the checksum of all. */
+/* A name that is too long for a second name becomes its first bytes and a checksum of all. */
 static void shorten_name(const char *name, char *out)
 {
     char checksum[SLI_CHECKSUM_BYTES];
@@ -143,13 +144,14 @@ static sl_status name_temporary(sli_replace_directory *directory, uint64_t numbe
 }
 
 /* Another writer may have made it already. Where it replaces a directory nobody else may look into
- * it until it has the modes of that one. */
+ * it until it has the mode of that one. */
 static sl_status make_temporary(sli_replace_directory *directory)
 {
     struct stat older;
     bool replaces = fstatat(directory->parent, directory->name, &older, AT_SYMLINK_NOFOLLOW) == 0 &&
                     S_ISDIR(older.st_mode);
     mode_t mode = replaces ? S_IRWXU : 0777;
+    directory->mode = replaces ? (older.st_mode & 07777) | S_IRWXU : 0;
     while (directory->descriptor < 0) {
         bool made_it = mkdirat(directory->parent, directory->temporary, mode) == 0;
         if (!made_it && errno != EEXIST)
@@ -172,12 +174,12 @@ static sl_status create_numbered(const char *path, uint64_t number, bool joins,
     sl_status status;
     SL_TRY_OR_FAIL(create_record(path, out));
     SL_TRY_OR_FAIL(name_temporary(*out, number));
+    if (!joins)
+        restore_name((*out)->parent, (*out)->name);
     SL_TRY_OR_FAIL(make_temporary(*out));
     (*out)->joined = joins;
-    if (!joins) { /* its own is locked, also where others came first */
+    if (!joins) /* its own is locked, also where others came first */
         sli_temporary_sweep_name((*out)->parent, (*out)->name);
-        restore_name((*out)->parent, (*out)->name);
-    }
     return SL_OK;
 
 fail:
@@ -231,19 +233,19 @@ static bool keep_mode(void *context, const char *name)
     return true;
 }
 
-/* The directory and its files get the modes of those that they replace. */
+/* The directory gets the mode of the one that it replaces, and each file that of the older file of
+ * its name. */
 static void keep_modes(const sli_replace_directory *directory)
 {
-    struct stat older;
     replacement of = {.newer = directory->descriptor};
     of.older =
-        openat(directory->parent, directory->name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (of.older < 0)
-        return;
-    (void)sli_directory_walk(of.newer, keep_mode, &of);
-    if (fstat(of.older, &older) == 0)
-        (void)fchmod(of.newer, (older.st_mode & 0777) | S_IRWXU);
-    close(of.older);
+        openat(directory->parent, directory->name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (of.older >= 0) {
+        (void)sli_directory_walk(of.newer, keep_mode, &of);
+        close(of.older);
+    }
+    if (directory->mode != 0)
+        (void)fchmod(of.newer, directory->mode);
 }
 
 /* Without exchanging names: what has the name gets its second one, and is given back its name where
