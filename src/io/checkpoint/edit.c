@@ -151,7 +151,7 @@ static void close_descriptors(const sl_checkpoint_reader *reader)
         if (reader->files[i].reader)
             sli_safetensors_close_descriptor(reader->files[i].reader);
         else
-            sli_checkpoint_close_text(reader, i);
+            sli_checkpoint_close_descriptor(reader, i);
 }
 
 static sl_status open_and_save(edit *job, const char *const *paths, const char *target)

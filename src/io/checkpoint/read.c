@@ -9,7 +9,6 @@
 #include "core/threads.h"
 #include "tensor/tensor.h"
 
-#include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -28,17 +27,21 @@ static sl_status check_sum(const sl_checkpoint_reader *reader, size_t index, con
 
 /* ---- Files without tensors -------------------------------------------------------------- */
 
-/* A descriptor of such a file, to be closed. It is the file that was opened with the checkpoint,
- * also where this has been replaced since. */
+/* A descriptor of such a file, which close_text closes: of the file that was opened with the
+ * checkpoint, also where this has been replaced since; where none is held, of the file at its path.
+ */
 static sl_status open_text(const sl_checkpoint_reader *reader, size_t index, const char *path,
                            int *descriptor)
 {
     uint64_t bytes;
-    int held = reader->files[index].descriptor;
-    if (held < 0)
-        return sli_file_open(path, descriptor, &bytes);
-    *descriptor = fcntl(held, F_DUPFD_CLOEXEC, 0);
-    return *descriptor >= 0 ? SL_OK : sli_io_error(path, "cannot be read");
+    *descriptor = reader->files[index].descriptor;
+    return *descriptor >= 0 ? SL_OK : sli_file_open(path, descriptor, &bytes);
+}
+
+static void close_text(const sl_checkpoint_reader *reader, size_t index, int descriptor)
+{
+    if (descriptor >= 0 && descriptor != reader->files[index].descriptor)
+        close(descriptor);
 }
 
 static sl_status read_listed(const sl_checkpoint_reader *reader, size_t index, char **data,
@@ -63,8 +66,7 @@ static sl_status read_listed(const sl_checkpoint_reader *reader, size_t index, c
     SL_TRY_OR_FAIL(sli_file_read_at(path, descriptor, 0, *data, *bytes));
     status = check_sum(reader, index, path, sli_checksum_of(*data, *bytes, checksum));
 fail:
-    if (descriptor >= 0)
-        close(descriptor);
+    close_text(reader, index, descriptor);
     free(path);
     if (status != SL_OK) {
         free(*data);
@@ -253,8 +255,7 @@ static sl_status sum_listed(const sl_checkpoint_reader *reader, size_t index)
     SL_TRY_OR_FAIL(sum_bytes(&input, reader->state.files[index].bytes, NULL));
     status = check_sum(reader, index, path, sli_checksum_text(input.sum, found));
 fail:
-    if (input.descriptor >= 0)
-        close(input.descriptor);
+    close_text(reader, index, input.descriptor);
     sli_checksum_destroy(&input.sum);
     free(input.buffer);
     free(path);

@@ -400,7 +400,7 @@ sl_status sl_checkpoint_open(const char *path, sl_checkpoint_reader **out)
     return sl_error(SL_ERR_IO, "%s: it was replaced each time that it was opened", path);
 }
 
-void sli_checkpoint_close_text(const sl_checkpoint_reader *reader, size_t index)
+void sli_checkpoint_close_descriptor(const sl_checkpoint_reader *reader, size_t index)
 {
     int *descriptor = &reader->files[index].descriptor;
     if (*descriptor >= 0)
@@ -415,7 +415,7 @@ void sl_checkpoint_close(sl_checkpoint_reader **reader)
     for (size_t i = 0; (*reader)->files && i < (*reader)->state.count; i++) {
         sli_safetensors_close(&(*reader)->files[i].reader);
         sli_cut_tensors_clear(&(*reader)->files[i].cut);
-        sli_checkpoint_close_text(*reader, i);
+        sli_checkpoint_close_descriptor(*reader, i);
         free((*reader)->files[i].text);
     }
     for (size_t i = 0; i < (*reader)->part_count; i++) {
