@@ -310,9 +310,11 @@ static sl_status bound_candidate(sli_cluster_searcher *search, const sli_candida
         SL_TRY(find_hops(search, &search->grids[grid]));
     SL_TRY(sli_cluster_search_size(search, candidate, &size));
     b.size = size;
-    b.update_per_byte = sli_cluster_time_update(b.used.memory_bytes_per_s, b.used.flops_f32,
-                                                &search->job->optimizer) /
-                        (candidate->zero ? candidate->replicas : 1);
+    const sli_update_speed update =
+        sli_cluster_update_speed(b.used.memory_bytes_per_s, b.used.flops_f32,
+                                 &search->job->optimizer);
+    b.update_per_byte =
+        update.optimizer / (candidate->zero ? candidate->replicas : 1) + update.undivided;
     return bound_cuts(search, &b, is_whole, out);
 }
 

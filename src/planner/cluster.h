@@ -168,6 +168,10 @@ sl_status sli_cluster_time_modules(const sli_node_kind *kind, const sl_module *m
 double sli_cluster_time_update(double memory_bytes_per_s, double flops_f32,
                                const sl_optimizer_options *optimizer);
 
+/* The same in its parts: the norm reads the gradients, and zeros are written to those of tables. */
+sli_update_speed sli_cluster_update_speed(double memory_bytes_per_s, double flops_f32,
+                                          const sl_optimizer_options *optimizer);
+
 /* How many times as long as without jitter a step is expected to take at most, as all its `ranks`
  * devices, which are on so many nodes, wait for the slowest of them: the expected largest of so
  * many draws of a normal distribution with mean 1 and the cluster's spread, and where a node is

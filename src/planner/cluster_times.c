@@ -120,6 +120,17 @@ double sli_cluster_time_update(double memory_bytes_per_s, double flops_f32,
     return optimizer->precision == SL_PRECISION_BF16 ? fmax(moving, rounding) : moving;
 }
 
+sli_update_speed sli_cluster_update_speed(double memory_bytes_per_s, double flops_f32,
+                                          const sl_optimizer_options *optimizer)
+{
+    double pass = 1 / memory_bytes_per_s; /* over the gradients */
+    return (sli_update_speed){
+        .optimizer = sli_cluster_time_update(memory_bytes_per_s, flops_f32, optimizer) - pass,
+        .undivided = pass,
+        .table_zero = pass,
+    };
+}
+
 /* ---- Jitter ------------------------------------------------------------------------------- */
 
 /* The largest of n draws is below x with probability P(x)^n. */

@@ -81,11 +81,11 @@ void sli_layout_plan_own_host(const sli_layout *layout, const sl_stage_plan *sta
 
 /* ---- Time ------------------------------------------------------------------------------- */
 
-/* The seconds of a byte. */
+/* The seconds that an update takes for a byte. */
 typedef struct sli_update_speed {
-    double step;  /* of gradients: the optimizer, which ZeRO divides among the replicas */
-    double whole; /* of gradients: the norm, and the copies that products take */
-    double zero;  /* of a table's gradient, to which a shard's ids add; 0: the profiles have it */
+    double optimizer;  /* of gradients; ZeRO divides it among the replicas */
+    double undivided;  /* of gradients: the norm, and the copies that products take */
+    double table_zero; /* of a table's gradient, for each shard; 0: the profiles include it */
 } sli_update_speed;
 
 /* How fast what a layout uses is, in seconds. Borrowed. */

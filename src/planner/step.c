@@ -43,7 +43,8 @@ static double zero_seconds(const sli_layout *layout, const sli_layout_speed *spe
     int64_t elements = 0;
     for (int i = first; i < first + count; i++)
         elements += sli_module_table_elements(sl_module_child(layout->model, i));
-    return count_shards(layout) * (double)elements * (double)sizeof(float) * speed->update.zero;
+    return count_shards(layout) * (double)elements * (double)sizeof(float) *
+           speed->update.table_zero;
 }
 
 /* What a step's stages and ranks take besides the table. */
@@ -87,7 +88,7 @@ static void add_stages(const sli_layout *layout, const sli_layout_speed *speed, 
             work->exchange[rank] += sli_exchange_seconds(&speed->reduce, bytes);
         if (layout->zero)
             work->gather[rank] += sli_exchange_seconds(&speed->gather, bytes);
-        work->update[rank] += bytes * (speed->update.step / owners + speed->update.whole) +
+        work->update[rank] += bytes * (speed->update.optimizer / owners + speed->update.undivided) +
                               zero_seconds(layout, speed, first, balance[s]);
     }
 }

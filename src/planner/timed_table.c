@@ -120,14 +120,13 @@ sl_status sli_timed_table_open(sli_cluster_searcher *search, const sli_candidate
             sli_timed_table_scale(out, rank, costs->jitter);
     }
     fill_links(search, &costs->grid, out->table, out->links);
-    double norm = 1 / used.memory_bytes_per_s; /* which reads the gradients */
-    double update =
-        sli_cluster_time_update(used.memory_bytes_per_s, used.flops_f32, &search->job->optimizer);
     out->speed = (sli_layout_speed){.profiles = out->of_ranks,
                                     .links = out->links,
                                     .reduce = costs->reduce,
                                     .gather = costs->gather,
-                                    .update = {update - norm, norm, 1 / used.memory_bytes_per_s},
+                                    .update = sli_cluster_update_speed(used.memory_bytes_per_s,
+                                                                       used.flops_f32,
+                                                                       &search->job->optimizer),
                                     .hides_exchange = used.is_cuda};
     return SL_OK;
 }

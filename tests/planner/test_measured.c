@@ -291,7 +291,9 @@ static sl_step_costs unit_step(const machine_size *size)
                                .replicas = (int)size->data,
                                .shards = (int)size->data,
                                .accumulate = 1};
-    const sli_layout_speed speed = {.profiles = of_ranks, .reduce = {0, 1}, .update = {.step = 1}};
+    const sli_layout_speed speed = {.profiles = of_ranks,
+                                    .reduce = {0, 1},
+                                    .update = {.optimizer = 1}};
     check_ok(sli_layout_time_step(&layout, &speed, balance, &costs));
     free(times);
     return costs;

@@ -42,7 +42,9 @@ static void step_is_the_table_the_exchange_and_the_update(void **state)
     const sli_layout_speed speed = {.profiles = of_ranks,
                                     .reduce = {0.5, 1e-4},
                                     .gather = {0.25, 2e-4},
-                                    .update = {1e-3, 5e-4, 1e-2}};
+                                    .update = {.optimizer = 1e-3,
+                                               .undivided = 5e-4,
+                                               .table_zero = 1e-2}};
     make_layout(model, &candidate, 16, &made);
     check_ok(sli_layout_time_step(&made.layout, &speed, balance, &costs));
     double first = bytes_of(model, 0, 3), last = bytes_of(model, 3, 3),

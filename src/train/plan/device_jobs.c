@@ -155,13 +155,13 @@ static sl_status time_parts(sli_device_job *job, sl_parameter_set *set, sl_optim
     *out = (sli_update_speed){0};
     double start = sli_clock_seconds();
     SL_TRY(zero_gradients(set));
-    SL_TRY(add_seconds(job, &start, &out->zero));
+    SL_TRY(add_seconds(job, &start, &out->table_zero));
     SL_TRY(sli_grad_norm_terms(set, SL_GRAD_NORM_L2, terms, sl_parameter_set_count(set), &count));
-    SL_TRY(add_seconds(job, &start, &out->whole));
+    SL_TRY(add_seconds(job, &start, &out->undivided));
     SL_TRY(sl_optimizer_step(optimizer, 1e-6, 1));
-    SL_TRY(add_seconds(job, &start, &out->step));
+    SL_TRY(add_seconds(job, &start, &out->optimizer));
     SL_TRY(sli_parameter_set_convert(set));
-    return add_seconds(job, &start, &out->whole);
+    return add_seconds(job, &start, &out->undivided);
 }
 
 /* The medians of a few updates, after one that touches all memory. */
@@ -170,7 +170,7 @@ static sl_status time_steps(sli_device_job *job, sl_parameter_set *set, sl_optim
 {
     enum { ROUNDS = 5 };
     sli_update_speed parts;
-    double steps[ROUNDS], wholes[ROUNDS], zeros[ROUNDS];
+    double steps[ROUNDS], undivided[ROUNDS], zeros[ROUNDS];
     double *terms = calloc((size_t)sl_parameter_set_count(set) + 1, sizeof *terms);
     sl_status status;
     if (!terms)
@@ -178,13 +178,15 @@ static sl_status time_steps(sli_device_job *job, sl_parameter_set *set, sl_optim
     SL_TRY_OR_FAIL(time_parts(job, set, optimizer, terms, &parts));
     for (int round = 0; round < ROUNDS; round++) {
         SL_TRY_OR_FAIL(time_parts(job, set, optimizer, terms, &parts));
-        steps[round] = parts.step;
-        wholes[round] = parts.whole;
-        zeros[round] = parts.zero;
+        steps[round] = parts.optimizer;
+        undivided[round] = parts.undivided;
+        zeros[round] = parts.table_zero;
     }
-    job->update = (sli_update_speed){sli_median_seconds(steps, ROUNDS) / (double)bytes,
-                                     sli_median_seconds(wholes, ROUNDS) / (double)bytes,
-                                     sli_median_seconds(zeros, ROUNDS) / (double)bytes};
+    job->update = (sli_update_speed){
+        .optimizer = sli_median_seconds(steps, ROUNDS) / (double)bytes,
+        .undivided = sli_median_seconds(undivided, ROUNDS) / (double)bytes,
+        .table_zero = sli_median_seconds(zeros, ROUNDS) / (double)bytes,
+    };
 fail:
     free(terms);
     return status;

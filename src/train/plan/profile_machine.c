@@ -98,7 +98,7 @@ static sl_status time_memory(measured *m)
 {
     sli_update_speed speed;
     SL_TRY(m->machine.time_update(m->machine.context, m->machine.cores, &speed));
-    double update = speed.step + speed.whole;
+    double update = speed.optimizer + speed.undivided;
     m->memory_bytes_per_s =
         update > 0 ? sli_cluster_time_update(update, INFINITY, &m->run->optimizer) : 0;
     return SL_OK;

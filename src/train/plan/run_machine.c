@@ -163,7 +163,7 @@ static void time_links(void *context, const sl_plan *plan, sl_link_cost *links)
 static sl_status time_update(void *context, int devices, sli_update_speed *out)
 {
     const run_machine *machine = context;
-    *out = (sli_update_speed){.step = machine->update_per_byte * devices / machine->devices};
+    *out = (sli_update_speed){.optimizer = machine->update_per_byte * devices / machine->devices};
     return SL_OK;
 }
 
@@ -221,7 +221,7 @@ static sl_status find_byte_costs(run_machine *machine, const int *cores)
                                     .links = links,
                                     .cores = cores,
                                     .reduce = {0, 1},
-                                    .update = {.step = 1}};
+                                    .update = {.optimizer = 1}};
     int balance[SL_MAX_STAGES];
     sl_step_costs unit = {0};
     if (!links)

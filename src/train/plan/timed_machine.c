@@ -181,7 +181,8 @@ static sl_status time_rung(const timed_machine *machine, timed_devices *devices,
 {
     timed_rung *rung = &devices->ladder[number];
     sli_device_job *jobs = NULL;
-    /* Each pass is two forwards, a backward and its halves; the first is not timed. */
+    /* Each pass is two forwards, a backward and its halves, besides other modules' memory; the
+     * first is not timed. */
     double passes = seconds > 0 ? round_seconds / (2 * seconds) - 1 : SL_PROFILE_ROUNDS;
     const sli_device_job job = {.task = sli_profile_rows,
                                 .rows = (int64_t)1 << number,
@@ -280,20 +281,17 @@ static sl_status add_update(const timed_machine *machine, timed_devices *devices
 {
     sli_device_job *jobs = NULL;
     int count = devices->count;
-    double *values = calloc((size_t)count * UPDATE_TIMES, sizeof *values);
-    if (!values)
+    sli_update_speed *speeds = calloc((size_t)count, sizeof *speeds);
+    if (!speeds)
         return sli_no_memory(NULL, "the times of %d devices", count);
     sl_status status =
         run_on_devices(machine, count, (sli_device_job){.task = sli_time_update}, &jobs);
-    for (int i = 0; i < count && status == SL_OK; i++) {
-        values[i * UPDATE_TIMES] = jobs[i].update.step;
-        values[i * UPDATE_TIMES + 1] = jobs[i].update.whole;
-        values[i * UPDATE_TIMES + 2] = jobs[i].update.zero;
-    }
+    for (int i = 0; i < count && status == SL_OK; i++)
+        speeds[i] = jobs[i].update;
     if (status == SL_OK)
-        status = sli_rounds_add(&devices->update, values, (size_t)count * UPDATE_TIMES);
+        status = sli_rounds_add(&devices->update, &speeds->optimizer, (size_t)count * UPDATE_TIMES);
     free_jobs(jobs, count);
-    free(values);
+    free(speeds);
     return status;
 }
 
@@ -308,9 +306,9 @@ static sl_status time_update(void *context, int count, sli_update_speed *out)
     *out = (sli_update_speed){0};
     for (int i = 0; i < count; i++) {
         size_t first = (size_t)i * UPDATE_TIMES;
-        out->step = fmax(out->step, sli_rounds_median(&devices->update, first));
-        out->whole = fmax(out->whole, sli_rounds_median(&devices->update, first + 1));
-        out->zero = fmax(out->zero, sli_rounds_median(&devices->update, first + 2));
+        out->optimizer = fmax(out->optimizer, sli_rounds_median(&devices->update, first));
+        out->undivided = fmax(out->undivided, sli_rounds_median(&devices->update, first + 1));
+        out->table_zero = fmax(out->table_zero, sli_rounds_median(&devices->update, first + 2));
     }
     return SL_OK;
 }
