@@ -7,8 +7,9 @@
  *      RESULT                 ──────►  ──────►  ──────►  ──────►  from the owner to every rank
  *
  * Over TCP, MPI takes turns to send and receive large messages, but not smaller ones. (Measured, 64
- * MiB between two hosts over 1 Gbit/s: in blocks of 1 MiB 637 ms, of 256 KiB 562, which is what the
- * link takes for the bytes. On one host the size makes no difference.) */
+ * MiB between two ranks on two hosts over 1 Gbit/s: in blocks of 1 MiB 637 ms, of 256 KiB 562,
+ * which is what the link takes for the bytes. For two and four ranks of one host the size makes no
+ * difference.) */
 #include "comm/mpi/call.h"
 
 #include "comm/reduce_plan.h"
@@ -17,8 +18,8 @@ enum {
     SMALL_BYTES = 2048,        /* what MPI takes at once, with room to spare: each owns all */
     ROW_BYTES = 1 << 19,       /* a block of each rank together, so that scratch does not grow, */
     MIN_BLOCK_BYTES = 1 << 16, /* until messages would get too small to be worth sending */
-    WINDOW = 8,                /* blocks under way: */
-    AHEAD = 4 /* so many are sent before they are added up, the others' results after */
+    WINDOW = 8,                /* blocks under way, of which the data of */
+    AHEAD = 4 /* are sent before the oldest is added up; the others wait for results */
 };
 
 typedef struct reduction {

@@ -59,10 +59,12 @@ static inline __m512i load_row(const sli_amx_matrix *matrix, bool is_bf16, int64
 }
 
 /* Asks for what will be copied of this row of memory, in this strip or the next: the processor does
- * not expect the next line of so many rows by itself. (Measured: 32 to 128 elements ahead.) */
+ * not expect the next line of so many rows by itself. (Measured: 32 to 128 columns ahead.) */
 static inline void expect_reads(const sli_amx_matrix *matrix, int64_t at)
 {
-    __builtin_prefetch((const uint16_t *)matrix->values + at + 2 * STEP);
+    enum { AHEAD = 4 * BLOCK }; /* columns of memory: two cache lines */
+    __builtin_prefetch(
+        (const void *)((uintptr_t)matrix->values + (size_t)(at + AHEAD) * sizeof(uint16_t)));
 }
 
 /* Of 16 x 16 pairs: vector i has the pairs i of all. */

@@ -42,8 +42,8 @@ static sl_status add_seconds(const profiler *p, double *sum, double *start)
 
 /* ---- The caches ------------------------------------------------------------------------- */
 
-/* As many bytes as the values and gradients of the model have, at most 64 MiB. On a GPU the next
- * module's work is queued behind it, and nothing is between the two. */
+/* As many bytes as the values and gradients of the model have, at most 64 MiB. A GPU's caches are
+ * small beside what a module uses, so it has none. */
 static sl_status create_other(profiler *p)
 {
     const sl_profile_options *options = p->options;
@@ -174,9 +174,10 @@ static sl_status run_module(profiler *p, int index, bool halves, sl_pass *pass, 
     SL_TRY(sl_module_forward(module, pass, p->in, out));
     SL_TRY(add_seconds(p, &times->forward, &start));
     SL_TRY(sli_module_for_each_skip_end(module, take_skip, &run));
-    SL_TRY(use_other(p));
-    SL_TRY(wait_for_device(p, &start));
     bool has_loss = options->loss && index + 1 == p->modules;
+    if (!has_loss) /* else its backward follows at once */
+        SL_TRY(use_other(p));
+    SL_TRY(wait_for_device(p, &start));
     sl_status status;
     SL_TRY_OR_FAIL(has_loss ? apply_loss(p, NULL, *out, NULL, &grad)
                             : copy_as_gradient(options->device, *out, &grad));

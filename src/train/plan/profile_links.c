@@ -17,17 +17,20 @@
 #include "sluice/app/plan.h"
 #include "sluice/group.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* What a link carries on and on is less than what it takes at once, so that many messages of the
- * size of an all-reduce's blocks follow each other. */
+/* A link's lasting rate is lower than that of a single message, so it is that of many, each as
+ * large as a block of an all-reduce between two ranks. They are of as much memory as no near cache
+ * holds. */
 enum {
     SMALL_BYTES = 4,
     LARGE_BYTES = 256 << 10,
-    STREAM = 64, /* large messages */
+    SLOTS = 16,
+    STREAM = 64, /* large messages, from slot to slot */
     BURST = 32,  /* small ones */
     ROUNDS = 8,
     MOST_THREADS = 64,
@@ -44,7 +47,7 @@ typedef struct level_times {
 /* Two handles of the same ranks: messages to higher ranks, and to lower ones. */
 typedef struct two_ways {
     sl_group *up, *down;
-    char *sent, *received; /* [LARGE_BYTES] */
+    char *sent, *received; /* [SLOTS * LARGE_BYTES] */
 } two_ways;
 
 /* `count` messages to the partner, and as many from it. */
@@ -55,10 +58,13 @@ static sl_status exchange(const two_ways *ways, int partner, int count, int64_t 
     sl_group *to = is_lower ? ways->up : ways->down, *from = is_lower ? ways->down : ways->up;
     sl_work *sends[STREAM] = {NULL};
     sl_status status = SL_OK;
+    assert(count <= STREAM && bytes <= LARGE_BYTES);
     for (int i = 0; i < count && status == SL_OK; i++)
-        status = sl_group_send(to, ways->sent, words, SL_I32, partner, 0, &sends[i]);
+        status = sl_group_send(to, ways->sent + i % SLOTS * LARGE_BYTES, words, SL_I32, partner, 0,
+                               &sends[i]);
     for (int i = 0; i < count && status == SL_OK; i++)
-        status = sl_group_recv(from, ways->received, words, SL_I32, partner, 0, NULL, NULL);
+        status = sl_group_recv(from, ways->received + i % SLOTS * LARGE_BYTES, words, SL_I32,
+                               partner, 0, NULL, NULL);
     for (int i = 0; i < count && sends[i]; i++) {
         sl_status sent = sl_work_wait(&sends[i]);
         status = status == SL_OK ? sent : status;
@@ -95,8 +101,9 @@ static sl_status time_level(const two_ways *ways, int partner, level_times *out)
 
 static sl_status open_ways(sl_group *group, two_ways *out)
 {
-    *out =
-        (two_ways){.up = group, .sent = calloc(LARGE_BYTES, 1), .received = calloc(LARGE_BYTES, 1)};
+    *out = (two_ways){.up = group,
+                      .sent = calloc(SLOTS, LARGE_BYTES),
+                      .received = calloc(SLOTS, LARGE_BYTES)};
     SL_TRY(sl_group_split(group, 0, &out->down));
     return out->sent && out->received ? SL_OK : sli_no_memory(NULL, "the measurement of links");
 }

@@ -326,8 +326,8 @@ void SLI_OF_ISA(sli_add_norm_backward)(const sli_add_norm_backward *arguments, i
  * A row of a large vocabulary does not fit into the nearest cache, so it is walked over twice, not
  * three times: the first walk takes blocks, shifts each by the largest logit seen so far and leaves
  * the exponentials behind; the second scales each block by what its shift turned out to be off.
- * Where the gradient is another matrix, those of all rows of a range are left where its first row
- * was: they stay in the cache, and are not written to memory. */
+ * Where the gradient goes to `rounded`, the exponentials of every row are written over the range's
+ * first row of logits, so that they stay in the cache. */
 
 enum { MAX_BLOCKS = 128, CHUNK = 512 };
 
@@ -346,8 +346,6 @@ static double sum_exponentials(int64_t count, const float *x, float shift, float
         int64_t length = sli_smaller(count - start, CHUNK);
         const float *from = x + start;
         float *to = kept ? kept + start : apart; /* cppcheck-suppress legacyUninitvar */
-        for (int64_t i = 0; i < length; i += 16) /* the next block, while this one is computed */
-            __builtin_prefetch(from + count + i);
         SLI_ELEMENTWISE
         for (int64_t i = 0; i < length; i++)
             to[i] = exp_f32(from[i] - shift);
@@ -369,7 +367,7 @@ static void scale_block(int64_t count, float *restrict x, float scale, float *re
             x[i] *= scale;
 }
 
-/* The products rounded instead. */
+/* to = x * scale, rounded; the products as they are are added to `sums`, which may be NULL. */
 static void round_block(int64_t count, const float *restrict x, float scale, float *restrict sums,
                         uint16_t *restrict to)
 {
