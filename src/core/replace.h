@@ -73,8 +73,9 @@ void sli_replace_file_leave(sli_replace_file **file);
 typedef struct sli_replace_directory sli_replace_directory;
 
 /* Makes the temporary directory, and removes leftovers of writers of `path` that died. A directory
- * that is replaced keeps its mode; a new file gets that of the older file of its name. Errors begin with `path`: SL_ERR_NOT_FOUND
- * (no parent directory), SL_ERR_INVALID (a path without a name), SL_ERR_IO, SL_ERR_MEMORY. */
+ * that is replaced keeps its mode; a new file gets that of the older file of its name. Errors begin
+ * with `path`: SL_ERR_NOT_FOUND (no parent directory), SL_ERR_INVALID (a path without a name),
+ * SL_ERR_IO, SL_ERR_MEMORY. */
 sl_status sli_replace_directory_create(const char *path, sli_replace_directory **out);
 
 /* The same with a temporary name made from `number`, so that several processes can write files

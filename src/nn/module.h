@@ -71,8 +71,8 @@ int sli_module_frozen_count(const sl_module *sequential);
 /* Elements of the parameters of this kind, of the module and of all below it. */
 int64_t sli_module_elements(const sl_module *module, sl_parameter_kind kind);
 
-/* Those of trained tables. Each shard's backward first writes zeros to all of their gradients, since
- * its ids add to few rows. */
+/* Those of trained tables. Each shard's backward first writes zeros to all of their gradients,
+ * since its ids add to few rows. */
 int64_t sli_module_table_elements(const sl_module *module);
 
 /* Bytes of a parameter's value in a set of this precision, with the copy that products take; and of
