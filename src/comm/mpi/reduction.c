@@ -16,10 +16,11 @@
 
 enum {
     SMALL_BYTES = 2048,        /* what MPI takes at once, with room to spare: each owns all */
-    ROW_BYTES = 1 << 19,       /* a block of each rank together, so that scratch does not grow, */
+    ROW_BYTES = 1 << 20,       /* a block of each rank together, so that scratch does not grow, */
     MIN_BLOCK_BYTES = 1 << 16, /* until messages would get too small to be worth sending */
-    WINDOW = 8,                /* blocks under way, of which the data of */
-    AHEAD = 4 /* are sent before the oldest is added up; the others wait for results */
+    MOST_BLOCK_BYTES = 1 << 18,
+    WINDOW = 8, /* blocks under way, of which the data of */
+    AHEAD = 4   /* are sent before the oldest is added up; the others wait for results */
 };
 
 typedef struct reduction {
@@ -112,10 +113,10 @@ sl_status sli_mpi_reduce(sli_call *call)
         return SL_OK;
     bool is_small = mine->kind == SLI_OP_ALL_REDUCE && bytes <= SMALL_BYTES;
     sli_reduce_plan_make(call->group, mine, is_small, first, sums, plan);
-    size_t row = ROW_BYTES / (size_t)plan->node_count;
-    sli_reduce_plan_cut(plan, plan->each_owns_all     ? bytes
-                              : row < MIN_BLOCK_BYTES ? MIN_BLOCK_BYTES
-                                                      : row);
+    size_t block = ROW_BYTES / (size_t)plan->node_count;
+    block = block > MOST_BLOCK_BYTES ? MOST_BLOCK_BYTES : block;
+    block = block < MIN_BLOCK_BYTES ? MIN_BLOCK_BYTES : block;
+    sli_reduce_plan_cut(plan, plan->each_owns_all ? bytes : block);
     plan->window = plan->blocks < WINDOW ? (int)plan->blocks : WINDOW;
     for (int step = 0; step < SLI_REDUCE_STEPS; step++)
         run.first_slot[step + 1] =
