@@ -226,10 +226,11 @@ typedef struct replacement {
 
 static bool keep_mode(void *context, const char *name)
 {
-    const replacement *of = context;
+    const replacement *pair = context;
     struct stat older;
-    if (fstatat(of->older, name, &older, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(older.st_mode))
-        (void)fchmodat(of->newer, name, older.st_mode & 0777, 0); /* some file systems have none */
+    if (fstatat(pair->older, name, &older, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(older.st_mode))
+        (void)fchmodat(pair->newer, name, older.st_mode & 0777,
+                       0); /* some file systems have none */
     return true;
 }
 
@@ -237,15 +238,15 @@ static bool keep_mode(void *context, const char *name)
  * its name. */
 static void keep_modes(const sli_replace_directory *directory)
 {
-    replacement of = {.newer = directory->descriptor};
-    of.older =
+    replacement pair = {.newer = directory->descriptor};
+    pair.older =
         openat(directory->parent, directory->name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (of.older >= 0) {
-        (void)sli_directory_walk(of.newer, keep_mode, &of);
-        close(of.older);
+    if (pair.older >= 0) {
+        (void)sli_directory_walk(pair.newer, keep_mode, &pair);
+        close(pair.older);
     }
     if (directory->mode != 0)
-        (void)fchmod(of.newer, directory->mode);
+        (void)fchmod(pair.newer, directory->mode);
 }
 
 /* Without exchanging names: what has the name gets its second one, and is given back its name where
