@@ -224,13 +224,13 @@ typedef struct replacement {
     int older, newer; /* directories */
 } replacement;
 
+/* As far as the file system has modes. */
 static bool keep_mode(void *context, const char *name)
 {
     const replacement *pair = context;
     struct stat older;
     if (fstatat(pair->older, name, &older, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(older.st_mode))
-        (void)fchmodat(pair->newer, name, older.st_mode & 0777,
-                       0); /* some file systems have none */
+        (void)fchmodat(pair->newer, name, older.st_mode & 0777, 0);
     return true;
 }
 
