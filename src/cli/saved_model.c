@@ -11,7 +11,9 @@
 /* torchrun's variables without RANK do not start other processes. */
 sl_status cli_group_create(const sl_launch_info *launch, sl_group **out)
 {
+    sl_launch_link_joining(cli_launcher, true);
     SL_TRY(sl_group_create_mpi(NULL, out));
+    sl_launch_link_joining(cli_launcher, false);
     int size = sl_group_size(*out);
     if (size == launch->world_size)
         return SL_OK;

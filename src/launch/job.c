@@ -5,8 +5,8 @@
  *
  *     ENDING      the other ranks may end by themselves: those of a group notice within 5 s; the
  *                 grace starts again while one of them is saving, up to a limit
- *     RELEASED    all have ended, or the time is over: the launcher closes its side of the
- *                 connections, which ends the rest
+ *     RELEASED    all have ended, or wait in the start of MPI for those that have, or the time is
+ *                 over: the launcher closes its side of the connections, which ends the rest
  *     TERMINATED  mpirun has not ended and gets SIGTERM: it may wait for a lost host, or hang
  *                 while it ends, as Open MPI's rarely does
  *     KILLED      mpirun gets SIGKILL
@@ -60,7 +60,8 @@ typedef enum failure {
 typedef struct rank_state {
     bool started, ended; /* the program; after its end its connection is ignored */
     bool saving;
-    char host[160]; /* and the rank's role: "node1, stage 2" */
+    bool joining, joined; /* the program starts MPI, where it waits for all others; has done so */
+    char host[160];       /* and the rank's role: "node1, stage 2" */
 } rank_state;
 
 typedef struct attempt {
@@ -184,6 +185,31 @@ static void report_running_ranks(attempt *self, const char *limit)
              limit, others ? "were" : "was");
 }
 
+/* MPI starts when the programs of all ranks have called it, and they notice nothing until then. The
+ * rank that those wait for which still run: one that ended before; -1: there is none. */
+static int find_awaited_rank(const attempt *self)
+{
+    int awaited = -1;
+    for (int r = 0; r < self->count; r++)
+        if (!self->ranks[r].ended && !self->ranks[r].joining)
+            return -1;
+        else if (self->ranks[r].ended && !self->ranks[r].joined)
+            awaited = r;
+    return awaited;
+}
+
+static void end_ranks_that_wait(attempt *self)
+{
+    int awaited = self->phase <= ENDING ? find_awaited_rank(self) : -1;
+    if (awaited < 0)
+        return;
+    if (self->phase == RUNNING)
+        record_failure(self, RANK_FAILED, 1, "rank %d on %s ended before it had started MPI",
+                       awaited, self->ranks[awaited].host);
+    report_running_ranks(self, "in the start of MPI");
+    enter_phase(self, RELEASED);
+}
+
 /* ---- Ranks -------------------------------------------------------------------------------- */
 
 static void on_call(void *owner, int index, const char *host)
@@ -229,7 +255,7 @@ static void end_rank(attempt *self, int index, int kind, int number)
         self->end->is_final |= self->failure == NO_FAILURE;
         record_failure(self, RANK_FAILED, SLI_NOT_STARTED,
                        "rank %d on %s: %.256s cannot be started: %s", index, rank->host,
-                       self->job->program, strerror(number));
+                       *self->job->command, strerror(number));
     } else if (WIFSIGNALED(number)) {
         record_failure(self, WTERMSIG(number) == SIGTERM ? RANK_TERMINATED : RANK_DIED,
                        sli_shell_status(number), "rank %d on %s was killed by signal %d (%s)",
@@ -243,6 +269,7 @@ static void end_rank(attempt *self, int index, int kind, int number)
     }
     if (self->phase <= ENDING && self->ended == self->count)
         enter_phase(self, RELEASED);
+    end_ranks_that_wait(self);
 }
 
 static void add_role(rank_state *rank, const char *role)
@@ -280,6 +307,12 @@ static void on_message(void *owner, int index, const sli_wire_message *message)
     case SLI_RANK_SAVED:
         self->has_saved |= message->kind == SLI_RANK_SAVED;
         set_saving(self, &self->ranks[index], message->kind == SLI_RANK_SAVING);
+        break;
+    case SLI_RANK_JOINING:
+    case SLI_RANK_JOINED:
+        self->ranks[index].joining = message->kind == SLI_RANK_JOINING;
+        self->ranks[index].joined = message->kind == SLI_RANK_JOINED;
+        end_ranks_that_wait(self);
         break;
     case SLI_RANK_STEPS:
         if (message->sequence > INT64_MAX)
@@ -410,37 +443,6 @@ static void read_signals(attempt *self)
 
 /* ---- mpirun ------------------------------------------------------------------------------- */
 
-/* In the child process. mpirun gets a process group of its own, so that a terminal's Ctrl-C reaches
- * the programs only once, forwarded by the launcher. SIGPIPE is blocked: mpirun kills all ranks at
- * the tenth. */
-static _Noreturn void exec_mpirun(const attempt *self, pid_t parent)
-{
-    sigset_t mask = self->job->signals->mask_before;
-    setpgid(0, 0);
-    prctl(PR_SET_PDEATHSIG, SIGTERM);
-    setenv(SLI_LAUNCHER_VARIABLE, self->address, 1);
-    setenv(SLI_JOB_VARIABLE, self->job->name, 1);
-    sli_set_variable(SLI_RESTARTS_VARIABLE, self->job->restarts);
-    sli_set_variable(SLI_MAX_RESTARTS_VARIABLE, self->options->max_restarts);
-    sli_set_variable(SLI_FIRST_SIZE_VARIABLE, self->options->processes);
-    sigaddset(&mask, SIGPIPE);
-    sigprocmask(SIG_SETMASK, &mask, NULL);
-    if (getppid() == parent)
-        execvp(self->job->command[0], self->job->command);
-    _exit(SLI_NOT_STARTED);
-}
-
-static sl_status start_mpirun(attempt *self)
-{
-    pid_t parent = getpid();
-    self->mpirun = fork();
-    if (self->mpirun < 0)
-        return sl_error(SL_ERR_IO, "mpirun cannot be started: %s", strerror(errno));
-    if (self->mpirun == 0)
-        exec_mpirun(self, parent);
-    return SL_OK;
-}
-
 /* Whether mpirun may still run because the reader of the ranks' output is slow. */
 static bool output_is_waiting(void)
 {
@@ -475,7 +477,8 @@ static void end_phase(attempt *self)
  * nothing would lose what it has done. */
 static void grow_job(attempt *self)
 {
-    const char *name = self->has_saved ? sli_hosts_poll_lost(self->job->hosts) : NULL;
+    bool may_grow = self->job->hosts && self->options->least_processes > 0 && self->has_saved;
+    const char *name = may_grow ? sli_hosts_poll_lost(self->job->hosts) : NULL;
     if (!name)
         return;
     snprintf(self->end->reason, sizeof self->end->reason, "host %s answers again", name);
@@ -552,7 +555,7 @@ static void supervise_job(attempt *self)
             end_phase(self);
         if (self->phase == RUNNING && self->mpirun_ended && seconds_now(self) >= self->settled)
             end_orphans(self);
-        if (self->phase == RUNNING && self->job->hosts)
+        if (self->phase == RUNNING)
             grow_job(self);
     }
     /* What the ranks have sent is still to be read. */
@@ -584,7 +587,7 @@ sl_status sli_job_run(const sli_job *job, sli_job_end *out)
     attempt self = {.job = job, .options = job->options, .count = job->processes, .end = out};
     sl_status status;
     SL_TRY_OR_FAIL(listen_for_ranks(&self));
-    SL_TRY_OR_FAIL(start_mpirun(&self));
+    SL_TRY_OR_FAIL(sli_mpirun_start(job, self.address, &self.mpirun));
     supervise_job(&self);
     check_mpirun_status(&self);
 

@@ -28,6 +28,8 @@ enum {
     SLI_RANK_SAVING =
         SLI_WIRE_ALIVE + 1, /* the program starts to save, which must not be cut off */
     SLI_RANK_SAVED,         /* it has written it */
+    SLI_RANK_JOINING,       /* it starts MPI, where it waits for all others */
+    SLI_RANK_JOINED,        /* MPI has started, of all ranks */
     SLI_RANK_STEPS,         /* it has done `sequence` steps of its training */
     SLI_RANK_PROCESSES,     /* it asks for `number` processes, fewer than there are */
     SLI_RANK_ROLE,          /* what rank `number` does in the job: `text` */
@@ -119,11 +121,10 @@ bool sli_signals_reader_is_gone(const sli_signals *self);
 typedef struct sli_job {
     const sl_launch_options *options;
     const sli_signals *signals;
-    const char *name;     /* of the job, the same in all attempts */
-    const char *program;  /* of the ranks */
-    char *const *command; /* an mpirun that starts `processes` supervisors */
-    sli_lost_time *lost;  /* is told of its steps */
-    sli_hosts *hosts;     /* of an elastic job, which grows when they answer again; else NULL */
+    const char *name;           /* of the job, the same in all attempts */
+    const char *const *command; /* the ranks' program and its arguments, then NULL */
+    sli_lost_time *lost;        /* is told of its steps */
+    sli_hosts *hosts;           /* (optional) an elastic job grows when they answer again */
     int processes, restarts;
     bool this_host;   /* all of them are on this host */
     bool may_restart; /* another attempt follows a failure */
@@ -147,6 +148,12 @@ typedef struct sli_job_end {
 /* Runs the attempt until all its processes have ended, whether or not mpirun still lives. Errors:
  * why it cannot be started. */
 sl_status sli_job_run(const sli_job *job, sli_job_end *out);
+
+/* Open MPI's mpirun, which starts the supervisors of an attempt (mpirun.c). Errors:
+ * SL_ERR_NOT_FOUND and SL_ERR_UNSUPPORTED where there is none or another one; of the start
+ * SL_ERR_IO and SL_ERR_MEMORY. `launcher`: where the supervisors call. */
+sl_status sli_mpirun_check(void);
+sl_status sli_mpirun_start(const sli_job *job, const char *launcher, pid_t *out);
 
 /* For tests, which open several. */
 void sli_launch_link_close(sl_launch_link **link);

@@ -62,6 +62,11 @@ bool sl_launch_link_error(sl_launch_link *link, const char *text)
     return send_packet(link, packet);
 }
 
+void sl_launch_link_joining(sl_launch_link *link, bool begins)
+{
+    (void)send_packet(link, begins ? "joining" : "joined");
+}
+
 void sl_launch_link_steps(sl_launch_link *link, int64_t steps)
 {
     char packet[32];

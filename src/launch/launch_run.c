@@ -1,4 +1,4 @@
-/* Starting a job through Open MPI's mpirun, again after a failure. */
+/* A job from its first attempt to its last: it is started again after a failure. */
 #define _GNU_SOURCE
 #include "core/error.h"
 #include "core/replace.h"
@@ -12,26 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-/* mpirun's command line; the words are borrowed. */
-typedef struct words {
-    const char **list;
-    size_t count;
-} words;
-
-static size_t count_words(const char *const *list)
-{
-    size_t count = 0;
-    while (list[count])
-        count++;
-    return count;
-}
-
-static void add_words(words *line, const char *const *list)
-{
-    while (*list)
-        line->list[line->count++] = *list++;
-}
 
 static sl_status check_arguments(const sl_launch_options *options, const char *const *command)
 {
@@ -57,24 +37,6 @@ static sl_status check_arguments(const sl_launch_options *options, const char *c
     return SL_OK;
 }
 
-/* Another MPI's mpirun takes other options. */
-static sl_status check_mpirun(void)
-{
-    char line[256] = "";
-    FILE *output = popen("mpirun --version 2>&1", "r"); /* NOLINT(cert-env33-c): a constant */
-    if (output && !fgets(line, sizeof line, output))
-        line[0] = '\0';
-    int status = output ? pclose(output) : -1;
-    line[strcspn(line, "\n")] = '\0';
-    if (status != 0)
-        return sl_error(SL_ERR_NOT_FOUND, "there is no mpirun on PATH that runs: install "
-                                          "Open MPI (Debian: openmpi-bin)");
-    if (!strstr(line, "Open MPI"))
-        return sl_error(SL_ERR_UNSUPPORTED, "mpirun must be Open MPI's, and this one says \"%s\"",
-                        line);
-    return SL_OK;
-}
-
 /* Without a list of hosts mpirun starts all processes here, except in an allocation of a resource
  * manager, which it reads itself. */
 static bool is_on_this_host(const sl_launch_options *options)
@@ -94,8 +56,7 @@ typedef struct launcher {
     char name[17];    /* of the job, drawn */
     sli_hosts *hosts; /* NULL: there is no list */
     int processes;    /* of the next attempt */
-    char processes_text[16];
-    int dead; /* processes that an elastic job leaves out */
+    int dead;         /* processes that an elastic job leaves out */
     int failures;
     sli_lost_time lost;
     sli_signals signals;
@@ -117,64 +78,19 @@ static sl_status count_processes(launcher *self)
     return SL_OK;
 }
 
-/* The ranks bind their devices' threads to cores themselves. A lost host is noticed within some
- * 10 s, where Open MPI's own settings take minutes. A supervisor may end without MPI_Finalize,
- * which its program calls or not: mpirun would otherwise end the other supervisors, and wait a
- * second for each. The caller frees out->list. */
-static sl_status write_command(launcher *self, words *out)
-{
-    enum { MOST_OPTIONS = 64 };
-    const sl_launch_options *options = self->options;
-    const char *agent = options->agent;
-    const char *hosts = self->hosts ? sli_hosts_path(self->hosts) : NULL;
-    bool crowded = hosts || options->processes > sysconf(_SC_NPROCESSORS_ONLN);
-    size_t room = MOST_OPTIONS + 2 * (size_t)options->export_count +
-                  count_words(options->supervisor) + count_words(self->command);
-    snprintf(self->processes_text, sizeof self->processes_text, "%d", self->processes);
-    *out = (words){.list = calloc(room, sizeof *out->list)};
-    if (!out->list)
-        return sli_no_memory(NULL, "mpirun's command line");
-    add_words(out, (const char *const[]){"mpirun", "--quiet", "--bind-to", "none", "--mca",
-                                         "orte_allowed_exit_without_sync", "1", "-n",
-                                         self->processes_text, NULL});
-    if (geteuid() == 0)
-        add_words(out, (const char *const[]){"--allow-run-as-root", NULL});
-    if (hosts)
-        add_words(out, (const char *const[]){"--hostfile", hosts, "--mca", "oob_tcp_keepalive_time",
-                                             "3", "--mca", "oob_tcp_keepalive_intvl", "1", "--mca",
-                                             "oob_tcp_keepalive_probes", "5", NULL});
-    if (crowded)
-        add_words(out, (const char *const[]){"--oversubscribe", NULL});
-    if (agent)
-        add_words(out, (const char *const[]){"--mca", "plm_rsh_agent", agent, NULL});
-    add_words(out, (const char *const[]){"-x", SLI_LAUNCHER_VARIABLE, "-x", SLI_JOB_VARIABLE, "-x",
-                                         SLI_RESTARTS_VARIABLE, "-x", SLI_MAX_RESTARTS_VARIABLE,
-                                         "-x", SLI_FIRST_SIZE_VARIABLE, NULL});
-    for (int i = 0; i < options->export_count; i++)
-        add_words(out, (const char *const[]){"-x", options->exports[i], NULL});
-    add_words(out, options->supervisor);
-    add_words(out, self->command);
-    return SL_OK;
-}
-
 static sl_status run_attempt(launcher *self, sli_job_end *end)
 {
-    words line;
-    SL_TRY(write_command(self, &line));
     sli_job job = {.options = self->options,
                    .signals = &self->signals,
                    .name = self->name,
-                   .program = *self->command,
-                   .command = (char *const *)line.list,
-                   .hosts = self->options->least_processes > 0 ? self->hosts : NULL,
+                   .command = self->command,
+                   .hosts = self->hosts,
                    .lost = &self->lost,
                    .processes = self->processes,
                    .restarts = self->lost.attempts - 1,
                    .this_host = is_on_this_host(self->options),
                    .may_restart = self->failures < self->options->max_restarts};
-    sl_status status = sli_job_run(&job, end);
-    free(line.list);
-    return status;
+    return sli_job_run(&job, end);
 }
 
 static void report_end(const launcher *self, const sli_job_end *end, bool again)
@@ -237,7 +153,7 @@ static sl_status run_job(launcher *self, int *exit_status)
 {
     const sl_launch_options *options = self->options;
     uint64_t number;
-    SL_TRY(check_mpirun());
+    SL_TRY(sli_mpirun_check());
     SL_TRY(sli_draw_number("launch", &number));
     snprintf(self->name, sizeof self->name, "%016" PRIx64, number);
     if (options->hosts && options->least_processes > 0)

@@ -261,6 +261,10 @@ static void read_packets(supervisor *self)
             self->save = SLI_RANK_SAVING;
         else if (strcmp(text, "saved") == 0)
             self->save = SLI_RANK_SAVED;
+        else if (strcmp(text, "joining") == 0)
+            send_message(self, SLI_RANK_JOINING, 0, "");
+        else if (strcmp(text, "joined") == 0)
+            send_message(self, SLI_RANK_JOINED, 0, "");
         else if (strncmp(text, "steps ", 6) == 0)
             (void)parse_number(text + 6, &self->steps);
         else if (strncmp(text, "role ", 5) == 0)

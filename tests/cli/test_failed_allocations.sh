@@ -1,8 +1,7 @@
 #!/bin/bash
 # One allocation fails in one rank of a pipeline over processes: the job ends within 5 s of it, with
 # the error of that rank, or trains to its end where the rank can do without. Jobs are drawn from a
-# seed. Where a rank fails before MPI has started, the others wait inside its start until the launcher
-# ends them, after --grace. SLUICE_TEST_SEED is the first job's seed ("new": another one each time), SLUICE_TEST_CASES
+# seed. SLUICE_TEST_SEED is the first job's seed ("new": another one each time), SLUICE_TEST_CASES
 # the number of jobs.
 . "$(dirname "$0")/../support/script.sh"
 
@@ -14,7 +13,7 @@ command -v mpirun >/dev/null || skip "there is no mpirun"
 train=("$program" train --data "$scratch/text" --emsize 16 --nhid 16 --nhead 2 --nlayers 6 --bptt 8
     --batch-size 8 --eval-batch-size 8 --epochs 1 --max-batches 4 --quiet)
 layouts=("--pp 2 --chunks 4 --schedule 1f1b" "--pp 3 --chunks 6 --schedule interleaved --virtual 2")
-starters=("mpirun -n" "$program launch --grace 2 -n")
+starters=("mpirun -n" "$program launch -n")
 
 # Runs a layout as processes with the library loaded into each, and NAME=VALUE in their environment.
 processes() { # LAYOUT STARTER NAME=VALUE...

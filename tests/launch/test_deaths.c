@@ -1,5 +1,7 @@
 /* What is left of a job when the processes are killed that `sluice launch` has started it with: its
- * own, mpirun's, and the two between mpirun and each program. */
+ * own, mpirun's, and the two between mpirun and each program; and of one with a rank that others
+ * wait for in the start of MPI. */
+#include "core/clock.h"
 #include "launch/shell_job.h"
 
 #include <signal.h>
@@ -96,6 +98,69 @@ static void attempt_begins_when_nothing_of_the_last_one_runs(void **state)
     check_all_ended(dir, 6);
 }
 
+/* ---- The start of MPI --------------------------------------------------------------------- */
+
+/* Rank 1 does so when rank 0 is in the start of MPI, which nothing but SIGKILL ends. */
+static double launch_with_end_of_rank_1(program_run *run, scratch *dir, const char *ends)
+{
+    write_script(dir,
+                 "say() { printf %%s $1 >&$SLUICE_LAUNCH_FD; touch $1.$RANK; }\n"
+                 "trap '' TERM\n"
+                 "[ $RANK = 0 ] || while [ ! -e joining.0 ]; do sleep 0.01; done\n"
+                 "[ $RANK = 0 ] || { %s; }\n"
+                 "say joining\n"
+                 "while :; do sleep 0.01; done\n",
+                 ends);
+    double begun = sli_clock_seconds();
+    launch(run, dir, "-n 2");
+    check_all_ended(dir, 2);
+    return sli_clock_seconds() - begun;
+}
+
+static void ranks_that_wait_for_one_that_failed_are_ended_at_once(void **state)
+{
+    program_run run;
+    double seconds = launch_with_end_of_rank_1(&run, *state, "exit 3");
+    assert_int_equal(run.status, 3);
+    check_line(run.err,
+               "^sluice: rank 1 on [^ ]+ ended with exit status 3; rank 0 on [^ ]+ did not "
+               "end in the start of MPI, and was ended$");
+    assert_true(seconds < 5);
+}
+
+static void ranks_that_wait_for_one_that_was_killed_are_ended_at_once(void **state)
+{
+    program_run run;
+    double seconds = launch_with_end_of_rank_1(&run, *state, "kill -KILL $$");
+    assert_int_equal(run.status, 128 + SIGKILL);
+    check_line(run.err, "^sluice: rank 1 on [^ ]+ was killed by signal 9 \\(Killed\\); rank 0 on");
+    assert_true(seconds < 5);
+}
+
+static void rank_that_succeeds_without_mpi_fails_where_others_wait(void **state)
+{
+    program_run run;
+    launch_with_end_of_rank_1(&run, *state, "exit 0");
+    assert_int_equal(run.status, 1);
+    check_line(run.err, "^sluice: rank 1 on [^ ]+ ended before it had started MPI; rank 0 on [^ ]+ "
+                        "did not end in the start of MPI, and was ended$");
+}
+
+/* Where a rank has started MPI, so have all, or will: they have the time for an error. */
+static void ranks_that_do_not_wait_have_the_grace(void **state)
+{
+    scratch *dir = *state;
+    program_run run;
+    write_script(dir, "say() { printf %%s $1 >&$SLUICE_LAUNCH_FD; sleep 0.1; }\n"
+                      "say joining\n"
+                      "[ $RANK = 0 ] || { say joined; exit 3; }\n"
+                      "see_end 1; echo rank 0 ends; exit 1\n");
+    launch(&run, dir, "-n 2");
+    assert_int_equal(run.status, 3);
+    check_line(run.out, "^rank 0 ends$");
+    check_line(run.err, "^sluice: rank 1 on [^ ]+ ended with exit status 3$");
+}
+
 int deaths_tests(void)
 {
 #define IN_SCRATCH(test) cmocka_unit_test_setup_teardown(test, scratch_create, scratch_remove)
@@ -106,6 +171,10 @@ int deaths_tests(void)
         IN_SCRATCH(sessions_end_when_mpirun_is_killed),
         IN_SCRATCH(sessions_end_when_mpirun_and_the_launcher_are_killed),
         IN_SCRATCH(attempt_begins_when_nothing_of_the_last_one_runs),
+        IN_SCRATCH(ranks_that_wait_for_one_that_failed_are_ended_at_once),
+        IN_SCRATCH(ranks_that_wait_for_one_that_was_killed_are_ended_at_once),
+        IN_SCRATCH(rank_that_succeeds_without_mpi_fails_where_others_wait),
+        IN_SCRATCH(ranks_that_do_not_wait_have_the_grace),
     };
     if (!program_exists() || !mpirun_exists())
         return 77;

@@ -189,6 +189,8 @@ static void saves_and_errors_are_packets(void **state)
     sl_launch_link_saving(link, true); /* of two saves the first to end is not the last */
     sl_launch_link_saving(link, false);
     sl_launch_link_saving(link, false);
+    sl_launch_link_joining(link, true);
+    sl_launch_link_joining(link, false);
     sl_launch_link_steps(link, 4);
     sl_launch_link_processes(link, 2);
     sl_launch_link_role(link, 1, "stage 3");
@@ -197,6 +199,8 @@ static void saves_and_errors_are_packets(void **state)
     check_packet(ends[0], "saving");
     check_packet(ends[0], "saving");
     check_packet(ends[0], "saved");
+    check_packet(ends[0], "joining");
+    check_packet(ends[0], "joined");
     check_packet(ends[0], "steps 4");
     check_packet(ends[0], "processes 2");
     check_packet(ends[0], "role 1 stage 3");
@@ -429,6 +433,7 @@ static void process_without_a_supervisor_has_no_link(void **state)
     assert_null(sl_launch_link_open());
     assert_null(getenv("SLUICE_LAUNCH_FD"));
     sl_launch_link_saving(NULL, true);
+    sl_launch_link_joining(NULL, true);
     assert_false(sl_launch_link_error(NULL, "not sent"));
     close(file);
 }

@@ -143,8 +143,8 @@ sl_status sl_launch_run_rank(const char *const *command, int *exit_status);
 /* ---- Telling the launcher ----------------------------------------------------------------- */
 
 /* A program's connection to its supervisor, a Unix socket whose number is in the environment
- * variable SLUICE_LAUNCH_FD. Each message is a packet of text: "saving", "saved", "steps N",
- * "processes N", "role RANK TEXT", "error TEXT". */
+ * variable SLUICE_LAUNCH_FD. Each message is a packet of text: "saving", "saved", "joining",
+ * "joined", "steps N", "processes N", "role RANK TEXT", "error TEXT". */
 typedef struct sl_launch_link sl_launch_link;
 
 /* NULL where there is no supervisor. Removes the variable from the environment, and closes the
@@ -155,6 +155,12 @@ sl_launch_link *sl_launch_link_open(void);
 /* A save begins or has ended; several may be under way. Programs are not ended while they save
  * (save_seconds). Safe on any thread and in signal handlers. NULL: does nothing. */
 void sl_launch_link_saving(sl_launch_link *link, bool begins);
+
+/* The start of MPI begins, or has succeeded: `sluice` calls this around sl_group_create_mpi. A
+ * program waits there for those of all other ranks, and notices nothing. Where a rank has ended
+ * before, and all that run wait, the launcher ends them, without the time of grace_seconds. NULL:
+ * does nothing. */
+void sl_launch_link_joining(sl_launch_link *link, bool begins);
 
 /* Tells the launcher how many steps of the training are done: by one rank, when training begins or
  * goes on, and after each step. The launcher can then say what a failure has cost. NULL: does
