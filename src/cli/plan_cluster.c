@@ -37,6 +37,8 @@ static json_t *list_options(const sl_cluster_plan *plan)
     add_text(words, "--recompute", json_string(sl_recompute_name(plan->recompute)));
     add_text(words, "--balance", json_string(balance));
     free(balance);
+    if (plan->near_replicas)
+        json_array_append_new(words, json_string("--near-replicas"));
     if (plan->zero)
         json_array_append_new(words, json_string("--zero"));
     add_number(words, "--shards", plan->replicas);

@@ -73,6 +73,8 @@ static void list_words(const sl_train_options *run, plan_words *words)
         add_option(words, "slices", "%d", run->slices);
     if (run->split_vocabulary)
         add_option(words, "split-vocabulary", NULL);
+    if (run->near_replicas)
+        add_option(words, "near-replicas", NULL);
     if (run->zero)
         add_option(words, "zero", NULL);
     add_option(words, "shards", "%d", run->shards);

@@ -38,8 +38,11 @@ typedef struct sli_layout {
     bool keeps_best; /* a copy of the best parameters */
     bool saves;      /* checkpoints, which are copied before they are written */
 
-    int ranks;                     /* of the run: replicas, or several for each */
-    bool processes;                /* they are; else they are threads of one process */
+    int ranks; /* of the run: replicas, or several for each */
+    bool
+        near_replicas; /* ranks that follow each other are replicas of a stage, and not a pipeline's
+                        */
+    bool processes;    /* they are; else they are threads of one process */
     int first_rank, ranks_here;    /* of this host */
     const sl_device_plan *devices; /* [replicas * pipeline ranks] */
     int64_t process_bytes;         /* what each process holds already */
@@ -154,9 +157,9 @@ typedef struct sli_search_space {
     const sl_recompute *recomputes; /* [recompute_count] from the fastest on: of several that fit
                                        the memory, the first alone is timed */
     int recompute_count;
-    bool zeros[2];            /* the first and the last value of `zero` with several replicas */
-    bool shared[2];           /* the same of `shares_cores` with one replica of several ranks */
-    bool tries_near_replicas; /* where there are several replicas of several pipeline ranks */
+    bool zeros[2];         /* the first and the last value of `zero` with several replicas */
+    bool shared[2];        /* the same of `shares_cores` with one replica of several ranks */
+    bool near_replicas[2]; /* the same of `near_replicas` with several of several ranks */
 } sli_search_space;
 
 /* A layout that fits. */

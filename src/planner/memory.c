@@ -17,8 +17,11 @@
 sli_rank_plan sli_layout_rank(const sli_layout *layout, int rank)
 {
     int each = layout->ranks > layout->replicas ? layout->ranks / layout->replicas : 1;
-    int count = sl_schedule_ranks(layout->table) / each, index = rank % each;
-    return (sli_rank_plan){rank / each, index, index * count, count};
+    int count = sl_schedule_ranks(layout->table) / each;
+    bool is_near = layout->near_replicas && each > 1;
+    int replica = is_near ? rank % layout->replicas : rank / each;
+    int index = is_near ? rank / layout->replicas : rank % each;
+    return (sli_rank_plan){replica, index, index * count, count};
 }
 
 /* ---- One replica ------------------------------------------------------------------------- */

@@ -270,10 +270,12 @@ static sl_status try_places(const enumeration *all, sli_candidate candidate)
     const sli_search_space *space = all->space;
     bool is_pipeline = candidate.pipeline_ranks > 1;
     bool may_share = is_pipeline && candidate.replicas == 1;
+    bool may_be_near = is_pipeline && candidate.replicas > 1;
     int first_shared = may_share && space->shared[0], last_shared = may_share && space->shared[1],
-        last_near = space->tries_near_replicas && candidate.replicas > 1 && is_pipeline;
+        first_near = may_be_near && space->near_replicas[0],
+        last_near = may_be_near && space->near_replicas[1];
     for (int shared = first_shared; shared <= last_shared; shared++)
-        for (int near = 0; near <= last_near; near++) {
+        for (int near = first_near; near <= last_near; near++) {
             candidate.shares_cores = shared;
             candidate.near_replicas = near;
             SL_TRY(try_recomputations(all, candidate));

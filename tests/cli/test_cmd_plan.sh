@@ -280,6 +280,16 @@ grep -q "^The first: a step is the mean of 32 drawn ones, with jitter and slow n
 grep -q "^  nodes\[0\].efficiency = 0.5$" out || fail "--cluster: a default is not said"
 "$program" train "${run[@]}" --plan planned.json --epochs 1 --max-batches 2 --eval-max-batches 1 >out 2>err || fail "--cluster, a run: status $?"
 
+# Where its devices lie is kept, and a plan says it to train.
+echo '{"nodes": [{"count": 2, "devices": 2, "memory_bytes": 2e9, "flops_f32": 1e9}]}' >four.json
+for near in "" --near-replicas; do
+    "$program" plan "${model[@]}" --ntokens 50 --batch-tokens 64 --cluster four.json --dp 2 --pp 2 $near --json >out 2>err ||
+        fail "--cluster $near: status $?"
+    [ -z "$near" ] || [ "$(query 'all("--near-replicas" in p["options"] for p in plans)')" = True ] || fail "$near is not kept"
+    [ "$(query 'all((p["neighbours"] == "replicas") == ("--near-replicas" in p["options"]) for p in plans)')" = True ] ||
+        fail "--cluster $near: a plan does not say where its devices lie"
+done
+
 # MFU is of all devices' peaks: of one, or of two whose rates differ, the same FLOP are done.
 echo '{"nodes": [{"devices": 1, "memory_bytes": 2e9, "flops_f32": 1e9}]}' >one.json
 echo '{"nodes": [{"devices": 1, "memory_bytes": 2e9, "flops_f32": 1e9}, {"devices": 1, "memory_bytes": 2e9, "flops_f32": 5e9}]}' >mixed.json

@@ -97,6 +97,16 @@ for command in "$score" "generate --tokens 12" "$score --precision bf16" "genera
     diff "$scratch/alone" "$scratch/out" || fail "two processes: another $command"
 done
 
+# Which rank has which stage of two replicas, in the order of replicas.
+for near in "" --near-replicas; do
+    processes 4 --data "$scratch/text" --dp 2 --pp 2 --chunks 2 --quiet $near --log-json "$scratch/near$near" ||
+        fail "$near: it does not train"
+    found=$(grep -oE '"memory", ?"rank": ?[0-9], ?"stage": ?[0-9]' "$scratch/near$near" | head -n 4 | tr -dc '0-9')
+    expected=00112031
+    [ -n "$near" ] && expected=00211031
+    [ "$found" = "$expected" ] || fail "$near: ranks and stages are $found"
+done
+
 # The live page shows what all processes of all replicas do in steps within an epoch. The process that writes the log
 # alone starts its reader. An epoch takes longer than the second between such records.
 "$program" data --synthetic "$scratch/long" --tokens 2000000 >"$scratch/out"

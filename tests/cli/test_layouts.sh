@@ -58,6 +58,7 @@ for ((seed = ${SLUICE_TEST_SEED:-1}, left = ${SLUICE_TEST_CASES:-2}; left > 0; s
         read -ra schedule <<<"${schedules[RANDOM % ${#schedules[@]}]}"
         options=(--dp "$dp" --pp "$pp" --schedule "${schedule[@]}" --recompute "${modes[RANDOM % 3]}")
         if ((RANDOM % 2 && dp > 1)); then options+=(--zero); fi
+        if ((seed + layout & 1)); then options+=(--near-replicas); fi
         command=("${run[@]}") ranks=threads
         if [ -n "${starters[RANDOM % ${#starters[@]}]}" ] && ((dp * each > 1)); then
             command=(timeout 60 mpirun -n $((dp * each)) "${run[@]}") ranks="$((dp * each)) processes"

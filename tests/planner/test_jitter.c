@@ -36,7 +36,7 @@ static sli_cluster_job make_job(const sl_module *model)
                                        .recomputes = recomputes,
                                        .recompute_count = 1,
                                        .zeros = {false, true},
-                                       .tries_near_replicas = true}};
+                                       .near_replicas = {false, true}}};
 }
 
 static void make_cluster(const char *jitter, const char *device, sli_cluster *out)

@@ -237,7 +237,7 @@ static sli_cluster_job make_job(const sl_module *model, int devices, int modules
                                        .recomputes = recomputes,
                                        .recompute_count = 3,
                                        .zeros = {false, true},
-                                       .tries_near_replicas = true}};
+                                       .near_replicas = {false, true}}};
 }
 
 static int draw_memory(unsigned *draw)

@@ -173,7 +173,9 @@ typedef struct sl_train_options {
     int shards;   /* of the training text (sl_batches_shard): a batch has batch_size rows of
                      each. 0: those of the checkpoint, or one for each replica of the job's first
                      attempt */
-    bool zero;    /* shard the optimizer's state over replicas */
+    bool near_replicas; /* of several processes for each replica, those that follow each other are
+                           replicas of a stage; else a pipeline's */
+    bool zero;          /* shard the optimizer's state over replicas */
     bool split_vocabulary; /* the head's classes over all pipeline ranks, in SL_VOCABULARY_BLOCKS
                               blocks (head_blocks of sl_pipe_options) */
     int pipeline_ranks;    /* pipeline ranks of each replica; 0: as many as `balance` says, or as it

@@ -69,6 +69,7 @@ sl_status sli_replica_create(const sl_plan *plan, const sl_train_task *task, sl_
                          .index = part.replica,
                          .count = options->replicas,
                          .rank = rank,
+                         .plan = plan,
                          .is_silent = part.rank_in_replica > 0};
     SL_TRY(join_groups(plan, part, out));
     const sl_model_options *saved = init ? sl_saved_model_options(init) : NULL;
@@ -77,10 +78,11 @@ sl_status sli_replica_create(const sl_plan *plan, const sl_train_task *task, sl_
     SL_TRY(create_pipe(plan, task, devices, values && !init, out));
     if (init)
         SL_TRY(sl_saved_model_load(init, out->pipe, NULL, NULL));
-    size_t ranks = (size_t)sl_pipe_ranks(out->pipe);
-    out->rank_stats = calloc((size_t)out->count * ranks, sizeof *out->rank_stats);
+    size_t ranks = (size_t)out->count * (size_t)sl_pipe_ranks(out->pipe);
+    out->rank_stats = calloc(2 * ranks, sizeof *out->rank_stats);
     if (!out->rank_stats)
         return sli_no_memory(NULL, "the memory use of %d replicas", out->count);
+    out->gathered = out->rank_stats + ranks;
     return SL_OK;
 }
 
@@ -111,6 +113,12 @@ void sli_replica_clear(sli_replica *replica)
     replica->rank_stats = NULL;
 }
 
+static sl_rank_stats *entries_of(const sli_replica *replica, int rank)
+{
+    sli_rank_plan part = sli_plan_rank(replica->plan, rank);
+    return replica->rank_stats + part.replica * sl_pipe_ranks(replica->pipe) + part.first;
+}
+
 /* Adds to an error about a rank where that rank is, once `rank_stats` is gathered. */
 static sl_status add_rank_location(const sli_replica *replica, sl_status status)
 {
@@ -119,15 +127,14 @@ static sl_status add_rank_location(const sli_replica *replica, sl_status status)
     int rank = replica->all && replica->rank_stats ? sli_group_error_rank(replica->all) : -1;
     if (rank < 0)
         return status;
-    int pipeline_ranks = sl_pipe_ranks(replica->pipe), stages = sl_pipe_stages(replica->pipe);
-    int index = replica->count * pipeline_ranks / sl_group_size(replica->all) * rank;
-    if (!*replica->rank_stats[index].host)
+    const sl_rank_stats *of_rank = entries_of(replica, rank),
+                        *of_replica = of_rank - sli_plan_rank(replica->plan, rank).first;
+    if (!*of_rank->host)
         return status;
-    const sl_rank_stats *of_replica = &replica->rank_stats[index / pipeline_ranks * pipeline_ranks];
+    int stages = sl_pipe_stages(replica->pipe);
     for (int s = 0; s < stages; s++)
         stage_ranks[s] = of_replica[sl_pipe_rank(replica->pipe, s)].rank;
-    sli_rank_location_text(replica->all, rank, replica->rank_stats[index].host, stage_ranks, stages,
-                           location);
+    sli_rank_location_text(replica->all, rank, of_rank->host, stage_ranks, stages, location);
     return sl_error(status, "%s (%s)", sl_error_text(), location);
 }
 
@@ -165,10 +172,8 @@ sl_status sli_replica_gather_rank_stats(const sli_replica *replica)
 {
     _Static_assert(sizeof(sl_rank_stats) % sizeof(int64_t) == 0, "records are words");
     const sl_pipe *pipe = replica->pipe;
-    int all = sl_pipe_ranks(pipe) * replica->count,
-        count = all / (replica->all ? sl_group_size(replica->all) : 1);
+    int count = sli_plan_rank(replica->plan, replica->rank).count;
     sl_rank_stats *of_replica = replica->rank_stats + replica->index * sl_pipe_ranks(pipe);
-    sl_rank_stats *mine = replica->rank_stats + replica->rank * count;
     for (int s = sl_pipe_stages(pipe) - 1; s >= 0; s--) { /* a rank's lowest comes last */
         const sl_device *device = sl_pipe_device(pipe, s);
         if (device)
@@ -176,8 +181,13 @@ sl_status sli_replica_gather_rank_stats(const sli_replica *replica)
     }
     if (!replica->all)
         return SL_OK;
-    return sl_group_all_gather(replica->all, mine, replica->rank_stats,
-                               count * (int64_t)(sizeof *mine / sizeof(int64_t)), SL_I64, NULL);
+    SL_TRY(sl_group_all_gather(replica->all, entries_of(replica, replica->rank), replica->gathered,
+                               count * (int64_t)(sizeof *of_replica / sizeof(int64_t)), SL_I64,
+                               NULL));
+    for (int r = 0; r < sl_group_size(replica->all); r++)
+        memcpy(entries_of(replica, r), replica->gathered + r * count,
+               (size_t)count * sizeof *of_replica);
+    return SL_OK;
 }
 
 void sli_replica_update_memory(const sli_replica *replica)

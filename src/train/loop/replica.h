@@ -22,7 +22,9 @@ typedef struct sli_replica {
     int index, count;          /* of the replicas */
     int rank;                  /* of `all` */
     bool is_silent;            /* not the first rank of its replica, which reports */
+    const sl_plan *plan;       /* borrowed */
     sl_rank_stats *rank_stats; /* [count * pipeline ranks], by replica and pipeline rank */
+    sl_rank_stats *gathered;   /* the same by rank, behind them */
 } sli_replica;
 
 /* Makes the task's model and loss, and the pipe. `devices` [pipeline ranks],

@@ -178,7 +178,8 @@ sli_rank_plan sli_plan_rank(const sl_plan *plan, int rank)
 {
     const sli_layout layout = {.table = plan->table,
                                .replicas = plan->options.replicas,
-                               .ranks = plan->ranks};
+                               .ranks = plan->ranks,
+                               .near_replicas = plan->options.near_replicas};
     return sli_layout_rank(&layout, rank);
 }
 

@@ -278,6 +278,9 @@ const sl_option sl_plan_option_rows[] = {
      RANGE(1, SL_MAX_REPLICAS), .optional = true, .affects_numbers = always,
      .help = "Number of shards of the training text, which replicas divide among them; without it "
              "one for each replica. A run that resumes keeps its number"},
+    {.name = "near-replicas", .group = "Data parallelism", FIELD(FLAG, near_replicas),
+     .help = "Of several processes for each replica, number the replicas of a stage one after the other instead of a "
+             "pipeline's ranks, so that a host has the replicas and links between hosts carry what stages send. It changes no result"},
     {.name = "zero", .group = "Data parallelism", FIELD(FLAG, zero),
      .help = "Shard the optimizer's state over the replicas (ZeRO-1)"},
     {.name = "comm-precision", .value = "KIND", .group = "Data parallelism",

@@ -57,6 +57,7 @@ sli_layout sli_plan_layout_of(const sl_plan *plan, const sl_module *model)
                         .keeps_best = options->epochs > 1 || options->eval_every > 0,
                         .saves = options->checkpoints.directory != NULL,
                         .ranks = plan->ranks,
+                        .near_replicas = options->near_replicas,
                         .processes = plan->processes,
                         .first_rank = plan->first_rank,
                         .ranks_here = plan->ranks_here,

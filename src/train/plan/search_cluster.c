@@ -108,7 +108,7 @@ static sl_status fill_space(sli_ordered_search *s, sli_search_space *space)
                                 .chunk_count = s->chunk_count,
                                 .zeros = {is_kept(s, SL_KEEP_ZERO) && run->zero,
                                           run->zero || !is_kept(s, SL_KEEP_ZERO)},
-                                .tries_near_replicas = true};
+                                .near_replicas = {run->near_replicas, true}};
     sli_plan_list_choices(s->options, run, space);
     return limit_replicas(s, space);
 }
