@@ -112,15 +112,6 @@ def step_milliseconds(steps):
     return statistics.median(steps[1:])
 
 
-def make_environment(folder):
-    python = folder / "bin" / "python"
-    works = [str(python), "-c", "import " + ", ".join(PACKAGES)]
-    if not python.exists() or subprocess.run(works, stderr=subprocess.DEVNULL, check=False).returncode != 0:
-        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-        subprocess.run([str(python), "-m", "pip", "install", "--quiet", *PACKAGES], check=True)
-    return str(python)
-
-
 def write_rows(path, count, tokens):
     draw = random.Random(7)
     with open(path, "w", encoding="ascii") as file:
@@ -189,7 +180,7 @@ def main():
         train_theirs(*args.train[:3], float(args.train[3]))
         return
     print(f"runs: {args.rounds} runs of each program in turn\n")
-    python = make_environment(args.venv or args.build / "peft")
+    python = make_environment(args.venv or args.build / "peft", PACKAGES)
     with tempfile.TemporaryDirectory() as folder:
         compare(args, python, Path(folder))
 

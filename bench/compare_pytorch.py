@@ -96,14 +96,13 @@ def run_ranks(python, flags):
     return figures
 
 
-def make_environment(folder):
-    """The python of the virtual environment with current PyTorch, which is made where none works."""
+def make_environment(folder, packages=("torch", "numpy", "transformers")):
+    """The python of the virtual environment with current packages, which is made where none works."""
     python = folder / "bin" / "python"
-    if not python.exists() or subprocess.run([str(python), "-c", "import torch, numpy, transformers"],
-                                             stderr=subprocess.DEVNULL, check=False).returncode != 0:
+    works = [str(python), "-c", "import " + ", ".join(packages)]
+    if not python.exists() or subprocess.run(works, stderr=subprocess.DEVNULL, check=False).returncode != 0:
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-        subprocess.run([str(python), "-m", "pip", "install", "--quiet", "torch", "numpy",
-                        "transformers"], check=True)
+        subprocess.run([str(python), "-m", "pip", "install", "--quiet", *packages], check=True)
     return str(python)
 
 
