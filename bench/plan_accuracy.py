@@ -1,10 +1,10 @@
 """Plans beside runs: how far a planned step and its memory are from what they take, and how good the choice is.
 
     python3 bench/plan_accuracy.py DIR [--cells 20] [--models 5] [--runs 5] [--steps 20] [--seconds 3]
-                                       [--profile-seconds 4] [--seed 28] [--record FILE]
+                                       [--changes 3] [--profile-seconds 4] [--seed 28] [--record FILE]
 
 DIR is a text, such as WikiText-2. First draws cells, each by its number alone: a model, a layout with at most two ranks,
-a schedule, chunks, a precision. `sluice plan` keeps all of it, and the run with its options gives the median step and
+a schedule, chunks, a precision. Models are the tutorials' on that text, or small ones of families on rows of ids. `sluice plan` keeps all of it, and the run with its options gives the median step and
 the process's largest memory. Plans and runs take turns, --runs of each, every plan with a profile of its own before the
 run with its options, since a shared machine's speed changes: compared are the median of the planned steps and the median
 of the runs' medians, so that what the machine loses between one plan and one run is not counted as the plan's error, and
@@ -21,7 +21,10 @@ the choice and of those whose first was at most 15% longer than the shortest. A 
 one stage, is that one. A run has as many steps as fit into --seconds, 8 at least, --steps at most, and its first two do
 not count.
 
---cells 5-9 measures cells 5 to 9 alone, --cells 10 the first ten, --cells 0 none; so does --models. With --record each
+Last, some models are run in a pipeline whose first stage has too little to do. Each change that `sluice plan --from` the
+run's log names is run as well: its step stands beside the expected one.
+
+--cells 5-9 measures cells 5 to 9 alone, --cells 10 the first ten, --cells 0 none; so do --models and --changes. With --record each
 result is appended to FILE as a line of JSON, and what FILE has already is not measured again: the tables at the end are
 of all that it has, so that a bench can be run in parts. A FILE of another commit, or of other --runs, --steps,
 --seconds, --profile-seconds or --seed, is refused. Other work on the machine makes both halves worthless. Writes
@@ -40,6 +43,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "hosts"))
 import network  # noqa: E402
 import repeat  # noqa: E402
+from plan_models import draw_model, smallest_like  # noqa: E402
 
 LAYOUTS = [(1, 1, "gpipe"), (2, 1, "gpipe"), (1, 2, "gpipe"), (1, 2, "1f1b"), (1, 2, "zb-h1")]
 CHUNKS = [1, 2, 4, 8]
@@ -50,13 +54,6 @@ HOSTS_EVERY = 4  # cells
 NEAR = 1.15  # a first run this much longer than the shortest rules a layout out
 
 
-def draw_model(draw):
-    heads = draw.choice([2, 4])
-    model = {"emsize": 64 * heads * draw.choice([1, 2]), "nhid": draw.choice([256, 512, 1024]), "nlayers": draw.randint(2, 6),
-             "nhead": heads, "activation": draw.choice(["relu", "gelu"])}
-    return [word for name, value in model.items() for word in (f"--{name}", str(value))] + draw.choice([[], ["--pre-norm"]])
-
-
 def median_step(log):
     with open(log, encoding="utf-8") as file:
         times = [record["ms"] for record in map(json.loads, file) if record["record"] == "step"]
@@ -64,11 +61,12 @@ def median_step(log):
 
 
 class Bench:
-    def __init__(self, args):
-        self.args, self.program = args, args.build / "bin/sluice"
+    def __init__(self, args, models):
+        """`models`: a folder for them."""
+        self.args, self.models, self.program = args, models, args.build / "bin/sluice"
 
     def common(self, model, precision):
-        return ["--data", self.args.data, *model, "--bptt", str(BPTT), "--optimizer", "adamw", *VALIDATION, "--precision",
+        return [*model.words(self.args.data, self.models), "--bptt", str(BPTT), "--optimizer", "adamw", *VALIDATION, "--precision",
                 precision]
 
     def profile_words(self):
@@ -91,10 +89,10 @@ class Bench:
         return [self.program, "train", *words, "--max-batches", str(steps), "--eval-max-batches", "1", "--quiet", "--log-json",
                 log]
 
-    def run_once(self, words, steps):
+    def run_once(self, words, steps, log=None):
         """The median step in ms, without the first ones, and the process's most memory in bytes."""
         with tempfile.TemporaryDirectory() as folder:
-            log = f"{folder}/log.jsonl"
+            log = log or f"{folder}/log.jsonl"
             command = self.train_words(words, steps, log)
             process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
             _, status, usage = os.wait4(process.pid, 0)
@@ -118,19 +116,21 @@ sys.exit(os.waitstatus_to_exitcode(status))"""
 class TwoHosts(Bench):
     """Plans and runs of a process on each of two hosts."""
 
-    def __init__(self, args, net, folder):
-        super().__init__(args)
+    def __init__(self, args, models, net, folder):
+        super().__init__(args, models)
         self.net, self.folder = net, folder
-        self.reserved = 0
+        self.reserved = {}
         self.ntokens = self.count_types()
         self.links = json.loads(self.launch([self.program, "profile", "--links"]))["links"]
-        self.reserved = self.measure_process()
 
-    def measure_process(self):
-        """The bytes of a process with MPI and its text, without its model: by a run of a small one."""
-        model = ["--emsize", "16", "--nhead", "2", "--nlayers", "1"]
-        plan = self.plan_cell(model, "f32", LAYOUTS[2] + (1,))
-        return self.run_once([*self.common(model, "f32"), *plan["options"]], FEWEST)[1] - plan["memory_bytes"]
+    def measure_process(self, model):
+        """The bytes of a process with MPI and such data, without a model: by a run of a small one. Once for each kind."""
+        kind, small = type(model), smallest_like(model, BPTT)
+        if kind not in self.reserved:
+            plan = self.plan_on_hosts(small, "f32", LAYOUTS[2] + (1,))
+            most = self.run_once([*self.common(small, "f32"), *plan["options"]], FEWEST)[1]
+            self.reserved[kind] = most - plan["memory_bytes"]
+        return self.reserved[kind]
 
     def count_types(self):
         log = f"{self.folder}/types.jsonl"
@@ -152,7 +152,7 @@ class TwoHosts(Bench):
     def describe(self, model, precision, takes_turns):
         """The cluster file of the two hosts, and the words of the model. `takes_turns`: never both hosts compute at the
         same time, so that one core has the machine's memory to itself."""
-        words = [*model, "--ntokens", str(self.ntokens), "--bptt", str(BPTT), "--optimizer", "adamw", "--precision", precision]
+        words = [*model.planned_words(self.models, self.ntokens), "--bptt", str(BPTT), "--optimizer", "adamw", "--precision", precision]
         one_core = ["taskset", "-c", str(min(os.sched_getaffinity(0)))]
         output = subprocess.run([*(one_core if takes_turns else []), self.program, "profile", *words, "--devices",
                                  "cpu:0" if takes_turns else "cpu:0,cpu:1", *self.profile_words()],
@@ -163,13 +163,16 @@ class TwoHosts(Bench):
             json.dump({"nodes": [dict(node, count=2, devices=1)], "links": self.links}, file)
         return path, words
 
-    def plan_cell(self, model, precision, layout):
+    def plan_on_hosts(self, model, precision, layout):
         _, ranks, _, chunks = layout
         path, words = self.describe(model, precision, ranks == 2 and chunks == 1)
         output = subprocess.run([self.program, "plan", *words, *VALIDATION, "--cluster", path, *layout_words(*layout),
                                  "--batch-tokens", str(BPTT * ROWS), "--json"], stdout=subprocess.PIPE, check=True).stdout
-        plan = json.loads(output)["plans"][0]
-        return dict(plan, memory_bytes=plan["memory_bytes"] + self.reserved)
+        return json.loads(output)["plans"][0]
+
+    def plan_cell(self, model, precision, layout):
+        plan = self.plan_on_hosts(model, precision, layout)
+        return dict(plan, memory_bytes=plan["memory_bytes"] + self.measure_process(model))
 
     def run_once(self, words, steps):
         log, memory = f"{self.folder}/log.jsonl", f"{self.folder}/memory"
@@ -185,7 +188,7 @@ def layout_words(replicas, ranks, schedule, chunks):
 
 def draw_cell(seed, number, layouts):
     draw = random.Random(f"cell {number} of {seed}")
-    model, layout = draw_model(draw), draw.choice(layouts)
+    model, layout = draw_model(draw, BPTT), draw.choice(layouts)
     return model, [*layout, draw.choice(CHUNKS)], draw.choice(["f32", "f32", "bf16"])
 
 
@@ -228,7 +231,7 @@ def measure_cell(place, where, model, layout, precision):
         pairs.append((plan["step_ms"], plan["memory_bytes"],
                       *place.run_once([*place.common(model, precision), *plan["options"]], place.steps(plan["step_ms"]))))
     planned, planned_bytes, measured, measured_bytes = zip(*pairs)
-    return {"where": where, "model": " ".join(model), "layout": layout, "precision": precision, "planned_ms": planned,
+    return {"where": where, "model": model.text, "layout": layout, "precision": precision, "planned_ms": planned,
             "planned_bytes": planned_bytes, "measured_ms": measured, "measured_bytes": measured_bytes}
 
 
@@ -308,7 +311,7 @@ def measure_choice(bench, model):
             found[name].append(bench.run_once([*common, *words[name]], bench.steps(plan["step_ms"]))[0])
     steps = {name: statistics.median(times) for name, times in found.items()}
     best = min((name for name in steps if name != "chosen"), key=steps.get)
-    return {"model": " ".join(model), "options": " ".join(plan["options"]), "planned_ms": plan["step_ms"], "ms": steps[chosen],
+    return {"model": model.text, "options": " ".join(plan["options"]), "planned_ms": plan["step_ms"], "ms": steps[chosen],
             "best_ms": steps[best], "best": best, "steps": steps}
 
 
@@ -318,6 +321,39 @@ def print_choices(choices):
     for choice in choices:
         print(f"| {choice['model']} | {choice['options']} | {choice['planned_ms']:.1f} | {choice['ms']:.1f} | {choice['best_ms']:.1f} | "
               f"{choice['best']} | {choice['ms'] / choice['best_ms']:.3f} |")
+
+
+# ---- Changes of a run -----------------------------------------------------------------------------
+
+
+def measure_changes(bench, model):
+    """Of a pipeline whose first stage has one module: what `sluice plan --from` its log expects of each change, and a run's step."""
+    common = bench.common(model, "f32")
+    layout = [*layout_words(1, 2, "1f1b", 4), "--devices", "cpu:0,cpu:1", "--recompute", "never", "--shards", "1", "--batch-size", str(ROWS)]
+    even = bench.plan(common, *layout[:8])["options"]
+    modules = sum(int(count) for count in even[even.index("--balance") + 1].split(","))
+    run = [*common, *layout, "--balance", f"1,{modules - 1}"]
+    own, changes = [], {}
+    for _ in range(bench.args.runs):
+        with tempfile.TemporaryDirectory() as folder:
+            own.append(bench.run_once(run, bench.args.steps, f"{folder}/log.jsonl")[0])
+            output = subprocess.run([bench.program, "plan", "--from", f"{folder}/log.jsonl", "--json"], stdout=subprocess.PIPE,
+                                    check=True).stdout
+        for change in json.loads(output)["changes"]:
+            kind = change["change"].split()[0]
+            entry = changes.setdefault(kind, {"options": change["options"], "change": change["change"], "expected_ms": [], "ms": []})
+            entry["expected_ms"].append(change["step_ms"])
+            entry["ms"].append(bench.run_once([*common, *change["options"]], bench.args.steps)[0])
+    return {"model": model.text, "balance": run[-1], "ms": own, "changes": list(changes.values())}
+
+
+def print_all_changes(runs):
+    print("\n| model | run | its step, ms | change | expected ms | measured ms | error |\n|---|---|---|---|---|---|---|")
+    for run in runs:
+        for change in run["changes"]:
+            expected, measured = statistics.median(change["expected_ms"]), statistics.median(change["ms"])
+            print(f"| {run['model']} | --balance {run['balance']} | {statistics.median(run['ms']):.1f} | {change['change']} | "
+                  f"{expected:.1f} | {measured:.1f} | {100 * (expected / measured - 1):+.1f}% |")
 
 
 # ---- All ------------------------------------------------------------------------------------------
@@ -342,31 +378,37 @@ def measure_on_hosts(bench, numbers, record):
         return
     with tempfile.TemporaryDirectory(prefix="sluice-plans-") as folder, network.Network(2, folder) as net:
         net.limit("1gbit")
-        measure_cells(bench, TwoHosts(bench.args, net, folder), numbers, record)
+        measure_cells(bench, TwoHosts(bench.args, bench.models, net, folder), numbers, record)
+
+
+def measure_all(bench, record):
+    args = bench.args
+    print(f"runs: {args.runs} runs of {FEWEST} to {args.steps} steps of {BPTT * ROWS} tokens, drawn with seed {args.seed}\n")
+    if args.cells:
+        measure_on_hosts(bench, args.cells, record)
+    draw = random.Random(f"models {args.seed}")
+    for number, model in enumerate([draw_model(draw, BPTT) for _ in range(max(args.models.stop, args.changes.stop))]):
+        if number in args.models:
+            record.add(f"model {number} of {args.seed}", lambda: measure_choice(bench, model))
+        if number in args.changes:
+            record.add(f"change {number} of {args.seed}", lambda: measure_changes(bench, model))
+    for kind, show in (("cell ", print_cells), ("model ", print_choices), ("change ", print_all_changes)):
+        if found := record.starting_with(kind):
+            show(found)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data")
     parser.add_argument("--build", default=Path(__file__).resolve().parent.parent / "build", type=Path)
-    for name, value in (("cells", "20"), ("models", "5")):
+    for name, value in (("cells", "20"), ("models", "5"), ("changes", "3")):
         parser.add_argument(f"--{name}", default=value, type=numbers_of)
     for name, value in (("runs", 5), ("steps", 20), ("seconds", 3.0), ("profile-seconds", 4.0), ("seed", 28)):
         parser.add_argument(f"--{name}", default=value, type=type(value))
     parser.add_argument("--record", type=Path)
     args = parser.parse_args()
-    bench, record = Bench(args), Record(args.record, settings_of(args) if args.record else None)
-    print(f"runs: {args.runs} runs of {FEWEST} to {args.steps} steps of {BPTT * ROWS} tokens, drawn with seed {args.seed}\n")
-    if args.cells:
-        measure_on_hosts(bench, args.cells, record)
-    draw = random.Random(f"models {args.seed}")
-    for number, model in enumerate([draw_model(draw) for _ in range(args.models.stop)]):
-        if number in args.models:
-            record.add(f"model {number} of {args.seed}", lambda: measure_choice(bench, model))
-    if cells := record.starting_with("cell "):
-        print_cells(cells)
-    if choices := record.starting_with("model "):
-        print_choices(choices)
+    with tempfile.TemporaryDirectory(prefix="sluice-models-") as models:
+        measure_all(Bench(args, models), Record(args.record, settings_of(args) if args.record else None))
 
 
 main()
