@@ -137,6 +137,14 @@ int64_t sli_decoder_context(const sl_model_options *model)
     return model->decoder.positions < MOST ? model->decoder.positions : MOST;
 }
 
+/* Newer versions of transformers call it "dtype". */
+static bool has_bf16_label(const json_t *json)
+{
+    const json_t *old = json_object_get(json, "torch_dtype");
+    const char *label = json_string_value(old ? old : json_object_get(json, "dtype"));
+    return label && strcmp(label, "bfloat16") == 0;
+}
+
 static sl_status read_members(const json_t *json, sl_model_options *out)
 {
     SL_TRY(read_family(json, out));
@@ -145,6 +153,7 @@ static sl_status read_members(const json_t *json, sl_model_options *out)
     out->pre_norm = true;
     SL_TRY(families[out->family]->parse(json, out));
     out->context = sli_decoder_context(out);
+    out->base_is_bf16 = has_bf16_label(json);
     return read_token_ids(json, &out->decoder);
 }
 

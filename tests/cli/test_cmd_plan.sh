@@ -377,3 +377,28 @@ refused 1 "of a device of nodes[0] that has 0.00 MiB: " "$program" plan "${clust
 refused 1 "3 replicas of 1 pipeline rank need 3 devices, but the cluster has 2" "$program" plan "${cluster[@]}" --cluster cluster.json --dp 3
 refused 1 "rows of a step cannot be divided among these replicas and micro-batches" "$program" plan "${cluster[@]}" --cluster cluster.json --dp 1 --chunks 3
 refused 1 "no layout of at most 2 devices has these options: the model's" "$program" plan "${cluster[@]}" --cluster cluster.json --dp 1 --pp 1 --virtual 2 --schedule interleaved
+
+# A plan needs no weights: config.json is enough, by its path or its directory's, and gives the plans of the model that has
+# them. On this machine a directory of token files says how many rows there are.
+mkdir config tokens
+cp "$models/llama3/config.json" config
+cp "$source/tests/text/token_files/llmc_gpt2.bin" tokens/train.bin
+for init in "$models/llama3" config config/config.json; do
+    runs "$program" plan --init "$init" --seq-len 6 --batch-tokens 48 --cluster cluster.json --json
+    cp out "of.$(basename "$init")"
+    runs "$program" plan --init "$init" --data tokens --seq-len 6 --batch-tokens 48 --profile-seconds 0 --json
+    [ "$(query 'all(abs(p["step_ms"] * p["tokens_per_s"] / 48e3 - 1) < 1e-6 for p in plans)')" = True ] || fail "--init $init: other tokens a step"
+    runs "$program" model --init "$init"
+    grep -qx "Total parameters in model: 20,160" out || fail "--init $init: another model"
+done
+cmp of.llama3 of.config || fail "--init config: other plans"
+cmp of.llama3 of.config.json || fail "--init config/config.json: other plans"
+refused 1 "config/config.json is an input and must not be overwritten" "$program" plan --init config --seq-len 6 --batch-tokens 48 -o config/config.json
+for init in config config/config.json; do
+    for command in "train --data tokens --batch-size 1" "eval --data tokens/train.bin" "generate --prompt-ids 1"; do
+        # shellcheck disable=SC2086 # several words
+        refused 1 "$init: " "$program" $command --init "$init"
+        grep -qE "it has no weights|has neither model.safetensors nor " err || fail "$command: no word of weights"
+    done
+done
+refused 1 "none/config.json: " "$program" plan --init none/config.json

@@ -106,6 +106,21 @@ static void families_differ_in_biases_and_layers(void **state)
     json_decref(config);
 }
 
+static void both_labels_of_bf16_weights_are_read(void **state)
+{
+    sl_model_options model;
+    json_t *config = load_config("llama3");
+    check_ok(parse(config, &model));
+    assert_false(model.base_is_bf16);
+    json_object_set_new(config, "dtype", json_string("bfloat16"));
+    check_ok(parse(config, &model));
+    assert_true(model.base_is_bf16);
+    json_object_set_new(config, "torch_dtype", json_string("float32"));
+    check_ok(parse(config, &model));
+    assert_false(model.base_is_bf16);
+    json_decref(config);
+}
+
 static void ids_of_special_tokens_are_kept(void **state)
 {
     sl_model_options model, other;
@@ -211,6 +226,7 @@ int config_tests(void)
         cmocka_unit_test(gpt2s_members_are_read),
         cmocka_unit_test(both_spellings_of_rotary_positions_are_read),
         cmocka_unit_test(families_differ_in_biases_and_layers),
+        cmocka_unit_test(both_labels_of_bf16_weights_are_read),
         cmocka_unit_test(ids_of_special_tokens_are_kept),
         cmocka_unit_test(what_is_not_served_is_refused_by_name),
         cmocka_unit_test(a_sliding_window_is_refused_where_it_counts),

@@ -512,8 +512,9 @@ typedef struct sl_saved_model sl_saved_model;
 sl_status sl_saved_model_open(const char *path, sl_saved_model **out);
 void sl_saved_model_close(sl_saved_model **model);
 
-/* The options alone, without reading a tokenizer; *has is false where there is no config.json.
- * After an error neither is set. Errors: those of sl_saved_model_open that are not the tokenizer's.
+/* The options alone, without reading a tokenizer, for which config.json is enough: by its path or
+ * its directory's, without weights. *has is false where there is no config.json. After an error
+ * neither is set. Errors: those of sl_saved_model_open that are not the tokenizer's.
  */
 sl_status sl_saved_model_read_options(const char *path, sl_model_options *out, bool *has);
 

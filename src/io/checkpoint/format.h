@@ -137,7 +137,8 @@ struct sl_checkpoint_reader {
     sli_checkpoint_file *files;                             /* [state.count] */
     sli_checkpoint_tensors parts[SL_CHECKPOINT_MOST_PARTS]; /* [part_count] */
     size_t part_count;
-    bool is_llmc; /* a file of llm.c's, whose weights of layers are [out, in] */
+    bool is_llmc;         /* a file of llm.c's, whose weights of layers are [out, in] */
+    bool is_config_alone; /* a model's directory without weights */
 };
 
 #define SLI_MODEL_PART   "model"
@@ -158,6 +159,10 @@ sl_status sli_safetensors_index_parse(const char *text, size_t length, char **st
 /* Opens a model's file of llm.c (io/llmc/llmc.h) as a model with a config.json. Errors: those of
  * sl_checkpoint_open. */
 sl_status sli_checkpoint_open_llmc(const char *path, sl_checkpoint_reader **out);
+
+/* sl_checkpoint_open that also opens a model's config.json, by its path or its directory's where
+ * that has no weights, with the files without tensors beside it. */
+sl_status sli_checkpoint_open_config(const char *path, sl_checkpoint_reader **out);
 
 /* The path of file `index`, malloc'ed. */
 sl_status sli_checkpoint_file_path(const sl_checkpoint_reader *reader, size_t index, char **out);

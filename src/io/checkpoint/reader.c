@@ -326,6 +326,13 @@ sl_status sli_checkpoint_open_llmc(const char *path, sl_checkpoint_reader **out)
     return open_listed(path, list_llmc, false, out);
 }
 
+/* Its text is among those that are listed of any model. */
+static sl_status list_config(sl_checkpoint_reader *reader)
+{
+    reader->is_config_alone = true;
+    return SL_OK;
+}
+
 /* Opens a directory to hold it: while it is held, no other has its inode number. -1: there is none.
  */
 static int hold_directory(const char *path)
@@ -343,13 +350,15 @@ static bool is_still_at(int directory, const char *path)
 }
 
 static const char *const names[] = {SLI_CHECKPOINT_STATE, "model.safetensors",
-                                    "model.safetensors.index.json"};
+                                    "model.safetensors.index.json", "config.json"};
+enum { NAMES = sizeof names / sizeof *names };
 
-/* A directory is what it has, looked for in this order: a checkpoint, a file, an index. */
-static sl_status open_directory(const char *path, sl_checkpoint_reader **out)
+/* A directory is what it has, looked for in this order: a checkpoint, a file, an index, and where
+ * no weights are needed a config. */
+static sl_status open_directory(const char *path, bool weights, sl_checkpoint_reader **out)
 {
-    static const list_files listers[] = {list_state, list_file, list_index};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    static const list_files listers[NAMES] = {list_state, list_file, list_index, list_config};
+    for (int i = 0; i < NAMES - weights; i++) {
         char *file;
         SL_TRY(sli_path_join(path, names[i], &file));
         bool exists = access(file, F_OK) == 0;
@@ -364,12 +373,19 @@ static sl_status open_directory(const char *path, sl_checkpoint_reader **out)
                     names[2]);
 }
 
-static sl_status open_path(const char *path, sl_checkpoint_reader **out)
+static sl_status open_path(const char *path, bool weights, sl_checkpoint_reader **out)
 {
     struct stat found;
     if (stat(path, &found) == 0 && S_ISDIR(found.st_mode))
-        return open_directory(path, out);
+        return open_directory(path, weights, out);
     const char *name = sli_path_name(path);
+    bool is_config = strcmp(name, names[3]) == 0 && access(path, F_OK) == 0;
+    if (is_config && weights)
+        return sl_error(SL_ERR_NOT_FOUND,
+                        "%s: it has no weights: give the directory of a model, or of a checkpoint",
+                        path);
+    if (is_config)
+        return open_listed(path, list_config, true, out);
     bool is_models = strcmp(name, names[1]) == 0 || strcmp(name, names[2]) == 0;
     return open_listed(path, sli_name_ends_with(path, ".index.json") ? list_index : list_file,
                        is_models, out);
@@ -377,7 +393,7 @@ static sl_status open_path(const char *path, sl_checkpoint_reader **out)
 
 /* Another process may replace a directory while it is opened: what is then missing or of another
  * checkpoint is no damage, and the directory that has its name now is opened. */
-sl_status sl_checkpoint_open(const char *path, sl_checkpoint_reader **out)
+static sl_status open_current(const char *path, bool weights, sl_checkpoint_reader **out)
 {
     enum { ATTEMPTS = 20 };
     sl_status status = SL_OK;
@@ -388,7 +404,7 @@ sl_status sl_checkpoint_open(const char *path, sl_checkpoint_reader **out)
         sl_checkpoint_close(out);
         SL_TRY(sli_replace_directory_find(path, &found));
         int directory = hold_directory(found);
-        status = open_path(found, out);
+        status = open_path(found, weights, out);
         is_final = is_still_at(directory, found);
         if (directory >= 0)
             close(directory);
@@ -398,6 +414,16 @@ sl_status sl_checkpoint_open(const char *path, sl_checkpoint_reader **out)
         return status;
     sl_checkpoint_close(out);
     return sl_error(SL_ERR_IO, "%s: it was replaced each time that it was opened", path);
+}
+
+sl_status sl_checkpoint_open(const char *path, sl_checkpoint_reader **out)
+{
+    return open_current(path, true, out);
+}
+
+sl_status sli_checkpoint_open_config(const char *path, sl_checkpoint_reader **out)
+{
+    return open_current(path, false, out);
 }
 
 void sli_checkpoint_close_descriptor(const sl_checkpoint_reader *reader, size_t index)

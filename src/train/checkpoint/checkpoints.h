@@ -249,8 +249,18 @@ sl_status sli_adapter_open(const char *path, sl_saved_model **out);
  * for, if they say which. */
 sl_status sli_saved_model_load_adapter(const sl_saved_model *adapter, bool checks, sl_pipe *pipe);
 
+/* sl_saved_model_open for a plan, which needs no weights: also of a config.json without any, by its
+ * path or its directory's. Such a model cannot be loaded. */
+sl_status sli_saved_model_open_config(const char *path, sl_saved_model **out);
+
 /* The path of the model; of one that was opened by a checkpoint of adapters, the base's. */
 const char *sli_saved_model_path(const sl_saved_model *model);
+
+/* Numbers of 16 bits are read into the second half of the room of their f32, from where they can be
+ * widened from the first one on. (narrow_items.c) */
+bool sli_is_narrow(sl_dtype dtype);
+void sli_place_narrow(sl_safetensors_item *item, sl_dtype dtype);
+void sli_widen(const sl_safetensors_item *item);
 
 /* Makes of a matrix [rows, columns] its transpose. (llmc_model.c) */
 void sli_transpose(const float *from, int64_t rows, int64_t columns, float *to);

@@ -1,7 +1,5 @@
 /* Models on disk: what is read from their directories. */
-#include "core/bf16.h"
 #include "core/error.h"
-#include "core/f16.h"
 #include "core/file.h"
 #include "core/threads.h"
 #include "io/llmc/llmc.h"
@@ -25,7 +23,7 @@ struct sl_saved_model {
     char *path; /* as the caller gave it */
     sl_checkpoint_reader *reader;
     const char *part;                      /* that is read */
-    const sli_checkpoint_tensors *tensors; /* the reader's */
+    const sli_checkpoint_tensors *tensors; /* the reader's; NULL: it is a config.json alone */
     sl_saved_model *adapter; /* a checkpoint's, which belongs to this model; NULL: none */
     bool has_options;
     sl_model_options options;
@@ -35,6 +33,9 @@ struct sl_saved_model {
         refused; /* why the tokenizer that is there is not `vocab`; NULL: it is, or there is none */
     _Atomic bool was_mapped; /* by one load, so that no two pipes share memory */
 };
+
+/* What is opened beside config.json: without WEIGHTS there may be none. */
+enum { TOKENIZER = 1, WEIGHTS = 2 };
 
 /* A file of the directory; *text is NULL where it is not there. */
 static sl_status read_text(const sl_saved_model *model, const char *name, char **text,
@@ -82,11 +83,15 @@ static sl_status read_config(sl_saved_model *model)
     SL_TRY(read_text(model, config_name, &text, &bytes));
     if (!text)
         return SL_OK;
-    sl_status status = sl_error_context(sli_config_parse(text, bytes, &model->options),
-                                        "%s/%s: ", model->path, config_name);
+    bool is_path = strcmp(sli_path_name(model->path), config_name) == 0;
+    sl_status status =
+        sl_error_context(sli_config_parse(text, bytes, &model->options), "%s%s%s: ", model->path,
+                         is_path ? "" : "/", is_path ? "" : config_name);
     free(text);
     SL_TRY(status);
     model->has_options = true;
+    if (!model->tensors)
+        return SL_OK;
     model->options.base_is_bf16 = has_bf16_matrices(model);
     return sl_error_context(sli_config_check_size(&model->options, model->reader),
                             "%s: ", model->path);
@@ -131,27 +136,35 @@ static sl_status read_tokenizer(sl_saved_model *model)
                     model->options.ntokens);
 }
 
-static sl_status read_saved(sl_saved_model *model, bool tokenizer)
+static sl_status open_reader(sl_saved_model *model, unsigned what)
 {
-    size_t bytes;
-    SL_TRY(sli_llmc_is_file(model->path) ? sli_checkpoint_open_llmc(model->path, &model->reader)
-                                         : sl_checkpoint_open(model->path, &model->reader));
-    bool is_adapter = sl_checkpoint_tensor_count(model->reader, SLI_ADAPTER_PART) > 0;
-    model->part = is_adapter ? SLI_ADAPTER_PART : SLI_MODEL_PART;
-    SL_TRY(sli_checkpoint_need_part(model->reader, model->part, &model->tensors));
-    SL_TRY(read_config(model));
-    SL_TRY(read_text(model, SLI_GENERATION_FILE, &model->generation, &bytes));
-    return tokenizer ? read_tokenizer(model) : SL_OK;
+    if (sli_llmc_is_file(model->path))
+        return sli_checkpoint_open_llmc(model->path, &model->reader);
+    return what & WEIGHTS ? sl_checkpoint_open(model->path, &model->reader)
+                          : sli_checkpoint_open_config(model->path, &model->reader);
 }
 
-static sl_status open_one(const char *path, bool tokenizer, sl_saved_model **out)
+static sl_status read_saved(sl_saved_model *model, unsigned what)
+{
+    size_t bytes;
+    SL_TRY(open_reader(model, what));
+    bool is_adapter = sl_checkpoint_tensor_count(model->reader, SLI_ADAPTER_PART) > 0;
+    model->part = is_adapter ? SLI_ADAPTER_PART : SLI_MODEL_PART;
+    if (!model->reader->is_config_alone)
+        SL_TRY(sli_checkpoint_need_part(model->reader, model->part, &model->tensors));
+    SL_TRY(read_config(model));
+    SL_TRY(read_text(model, SLI_GENERATION_FILE, &model->generation, &bytes));
+    return what & TOKENIZER ? read_tokenizer(model) : SL_OK;
+}
+
+static sl_status open_one(const char *path, unsigned what, sl_saved_model **out)
 {
     sl_saved_model *model = *out = calloc(1, sizeof *model);
     if (!model || !(model->path = strdup(path))) {
         sl_saved_model_close(out);
         return sli_no_memory(path, "its record");
     }
-    sl_status status = read_saved(model, tokenizer);
+    sl_status status = read_saved(model, what);
     if (status != SL_OK)
         sl_saved_model_close(out);
     return status;
@@ -173,7 +186,7 @@ static sl_status add_adapter(const sl_saved_model *adapter, sl_saved_model *mode
 }
 
 /* Replaces a checkpoint's adapter by the model that it belongs to, with it. */
-static sl_status open_base(bool tokenizer, sl_saved_model **model)
+static sl_status open_base(unsigned what, sl_saved_model **model)
 {
     sl_saved_model *adapter = *model, *base = NULL;
     char *path = NULL, checksum[SLI_BASE_CHECKSUM_BYTES];
@@ -181,7 +194,7 @@ static sl_status open_base(bool tokenizer, sl_saved_model **model)
         sl_error_context(sli_run_state_base(sl_checkpoint_state(adapter->reader), &path, checksum),
                          "%s: ", adapter->path);
     SL_TRY_OR_FAIL(status);
-    SL_TRY_OR_FAIL(sl_error_context(open_one(path, tokenizer, &base),
+    SL_TRY_OR_FAIL(sl_error_context(open_one(path, what, &base),
                                     "%s: it has adapters alone, and their model cannot be opened "
                                     "(it can be given with --init, and the adapters with "
                                     "--adapter): ",
@@ -196,10 +209,10 @@ fail:
     return status;
 }
 
-static sl_status open_whole(const char *path, bool tokenizer, sl_saved_model **out)
+static sl_status open_whole(const char *path, unsigned what, sl_saved_model **out)
 {
-    SL_TRY(open_one(path, tokenizer, out));
-    sl_status status = is_adapter_alone(*out) ? open_base(tokenizer, out) : SL_OK;
+    SL_TRY(open_one(path, what, out));
+    sl_status status = is_adapter_alone(*out) ? open_base(what, out) : SL_OK;
     if (status != SL_OK)
         sl_saved_model_close(out);
     return status;
@@ -210,7 +223,12 @@ sl_status sl_saved_model_open(const char *path, sl_saved_model **out)
     SLI_CHECK_NOT_NULL(out);
     *out = NULL;
     SLI_CHECK_NOT_NULL(path);
-    return open_whole(path, true, out);
+    return open_whole(path, TOKENIZER | WEIGHTS, out);
+}
+
+sl_status sli_saved_model_open_config(const char *path, sl_saved_model **out)
+{
+    return open_whole(path, TOKENIZER, out);
 }
 
 sl_status sl_saved_model_read_options(const char *path, sl_model_options *out, bool *has)
@@ -219,7 +237,7 @@ sl_status sl_saved_model_read_options(const char *path, sl_model_options *out, b
     SLI_CHECK_NOT_NULL(path);
     SLI_CHECK_NOT_NULL(out);
     SLI_CHECK_NOT_NULL(has);
-    SL_TRY(open_whole(path, false, &model));
+    SL_TRY(open_whole(path, 0, &model));
     *has = model->has_options;
     *out = model->options;
     sl_saved_model_close(&model);
@@ -233,9 +251,9 @@ sl_status sli_adapter_open(const char *path, sl_saved_model **out)
     *out = NULL;
     SL_TRY(sli_resume_is_checkpoint(path, &is_checkpoint));
     if (is_checkpoint)
-        return open_one(path, true, out);
+        return open_one(path, TOKENIZER | WEIGHTS, out);
     SL_TRY(sli_path_join(path, SLI_ADAPTER_PART ".safetensors", &file));
-    sl_status status = open_one(file, true, out);
+    sl_status status = open_one(file, TOKENIZER | WEIGHTS, out);
     free(file);
     return status;
 }
@@ -340,43 +358,12 @@ static sl_status refuse_shape(const loading *job, const sl_safetensors_info *inf
     return job->left_out(job->context, item->name, reason);
 }
 
-static bool is_narrow(sl_dtype dtype)
-{
-    return dtype == SL_BF16 || dtype == SL_F16;
-}
-
-/* Numbers of 16 bits are read into the second half of the room of their f32, from where they can be
- * widened from the first one on. */
-static void place_narrow(sl_safetensors_item *item, sl_dtype dtype)
-{
-    item->dtype = dtype;
-    if (item->data)
-        item->data = (uint16_t *)item->data + sl_shape_count(&item->shape);
-}
-
-static void widen(const sl_safetensors_item *item)
-{
-    enum { AT_ONCE = 1024 };
-    int64_t all = sl_shape_count(&item->shape);
-    const uint16_t *narrow = item->data;
-    float *wide = (float *)(void *)(narrow - all);
-    for (int64_t done = 0; done < all; done += AT_ONCE) {
-        uint16_t some[AT_ONCE];
-        int64_t count = all - done < AT_ONCE ? all - done : AT_ONCE;
-        memcpy(some, narrow + done, (size_t)count * sizeof *some);
-        for (int64_t i = 0; i < count && item->dtype == SL_F16; i++)
-            wide[done + i] = sli_f32_from_f16(some[i]);
-        for (int64_t i = 0; i < count && item->dtype == SL_BF16; i++)
-            wide[done + i] = sli_f32_from_bf16(some[i]);
-    }
-}
-
 static void widen_one(void *argument, int64_t index, int thread)
 {
     (void)thread;
     const loading *job = argument;
     if (job->widens[index] && job->items[index].data)
-        widen(&job->items[index]);
+        sli_widen(&job->items[index]);
 }
 
 static sl_status widen_all(loading *job)
@@ -465,9 +452,10 @@ static sl_status choose_item(loading *job, const sl_safetensors_item *item,
     if (found) {
         job->used[found - job->has->tensors] = true;
         chosen.name = found->info.name;
-        bool widens = found->info.readable && is_narrow(found->info.dtype) && item->dtype == SL_F32;
+        bool widens =
+            found->info.readable && sli_is_narrow(found->info.dtype) && item->dtype == SL_F32;
         if (widens)
-            place_narrow(&chosen, found->info.dtype);
+            sli_place_narrow(&chosen, found->info.dtype);
         job->widens[job->count] = widens;
         if (is_transposed(job->model, chosen.name))
             chosen.shape = sl_shape_2d(item->shape.size[1], item->shape.size[0]);
@@ -519,17 +507,17 @@ static sl_status read_part(const sl_saved_model *model, const sl_safetensors_ite
     sl_safetensors_item part = *item;
     bool is_part = entry->count > 0 && entry->count < sl_shape_count(&item->shape);
     bool widens =
-        found && found->info.readable && is_narrow(found->info.dtype) && item->dtype == SL_F32;
+        found && found->info.readable && sli_is_narrow(found->info.dtype) && item->dtype == SL_F32;
     part.dtype = widens ? found->info.dtype : item->dtype;
     if (!is_part || !found || !sli_checkpoint_fits(&found->info, &part))
         return SL_OK;
     part.shape = sl_shape_1d(entry->count);
     if (widens)
-        place_narrow(&part, part.dtype);
+        sli_place_narrow(&part, part.dtype);
     sl_status status =
         sli_checkpoint_read_elements(model->reader, found, entry->first, entry->count, part.data);
     if (widens && status == SL_OK)
-        widen(&part);
+        sli_widen(&part);
     return status;
 }
 

@@ -25,7 +25,8 @@ static sl_status open_init(sli_run *run, const sl_train_options *options)
 {
     if (!options->init || run->init)
         return SL_OK;
-    sl_status status = sl_saved_model_open(options->init, &run->init);
+    sl_status status = run->is_planned_only ? sli_saved_model_open_config(options->init, &run->init)
+                                            : sl_saved_model_open(options->init, &run->init);
     if (status != SL_ERR_NOT_FOUND || !run->found.resumes)
         return status;
     return sli_run_has_adapters(run)
@@ -510,6 +511,18 @@ sl_status sl_run_create(const sl_train_options *options, const sl_train_launch *
 fail:
     sl_run_destroy(&run);
     return group ? abort_group(group, status) : status; /* the others wait */
+}
+
+sl_status sli_run_create_to_plan(const sl_train_options *options, sl_run **out)
+{
+    sli_run *run = *out = calloc(1, sizeof *run);
+    if (!run)
+        return sli_no_memory(NULL, "a run");
+    run->is_planned_only = true;
+    sl_status status = create_run(run, options);
+    if (status != SL_OK)
+        sl_run_destroy(out);
+    return status;
 }
 
 void sl_run_destroy(sl_run **run)

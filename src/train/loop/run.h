@@ -82,6 +82,7 @@ typedef struct sl_run {
     sl_saved_model *init; /* NULL: none, or other ranks load it */
     sl_corpus *corpus;    /* NULL: the task is the caller's, or the data are rows */
     sli_language language;
+    bool is_planned_only;      /* `init` may lack weights */
     bool has_rows;             /* the data are rows of ids, */
     sli_rows_task rows_of_ids; /* these */
     sl_train_task own_task;
@@ -123,6 +124,10 @@ typedef struct sl_run {
     bool saved;              /* options->save has the best parameters so far */
     double started;          /* this process */
 } sli_run;
+
+/* sl_run_create in one process of a run that will not train, and whose `init` may be a config.json
+ * without weights. */
+sl_status sli_run_create_to_plan(const sl_train_options *options, sl_run **out);
 
 /* How long the run has taken, in this process and in those that it goes on from. */
 double sli_run_seconds(const sli_run *run);

@@ -117,7 +117,7 @@ static sl_status read_data(const sl_plan_search_options *options, sl_train_optio
     one.force = true;
     if (options->batch_tokens > 0)
         one.batch_size = 1;
-    SL_TRY(sl_run_create(&one, NULL, NULL, NULL, 0, &run));
+    SL_TRY(sli_run_create_to_plan(&one, &run));
     out->model = sl_run_plan(run)->options.model;
     out->bptt = sl_run_plan(run)->options.bptt;
     *document_tokens = length_of_documents(&run->rows_of_ids);

@@ -78,7 +78,7 @@ static sl_status check_files(const char *output, const char *init, char **base)
     sl_checkpoint_reader *model;
     *base = NULL;
     SL_TRY(check_input(output, init));
-    if (sl_checkpoint_open(init, &model) != SL_OK)
+    if (sli_checkpoint_open_config(init, &model) != SL_OK)
         return SL_OK;
     sl_status status = SL_OK;
     (void)sli_run_state_base(sl_checkpoint_state(model), base, checksum);
