@@ -46,7 +46,8 @@ typedef struct sli_kind_profile {
     double *parameters, *trained; /* [modules] elements */
     double row_tokens;            /* of a row */
     sl_precision precision;
-    int line; /* of the file */
+    char *model; /* its config.json; NULL: the file does not say it */
+    int line;    /* of the file */
 } sli_kind_profile;
 
 void sli_kind_profile_clear(sli_kind_profile *profile);
@@ -93,8 +94,9 @@ void sli_cluster_clear(sli_cluster *cluster);
  * (change_cluster.c) */
 sl_status sli_cluster_change(sli_cluster *cluster, const sl_cluster_change *change);
 
-/* Whether the profiles of its kinds are those of this model, precision and rows: SL_ERR_INVALID for
- * one of another, with its line of the file `name`. (cluster_profile.c) */
+/* Whether the profiles of its kinds are of this precision, of such rows and of modules like this
+ * model's: SL_ERR_INVALID for one of others, with its line of the file `name`. (cluster_profile.c)
+ */
 sl_status sli_cluster_check_profiles(const sli_cluster *cluster, const char *name,
                                      const sl_module *model, sl_precision precision,
                                      int64_t row_tokens);

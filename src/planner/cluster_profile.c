@@ -1,10 +1,11 @@
 /* The times of a model's modules that sluice profile has measured, in a cluster file:
  *
- *     "profile": {"precision": "bf16", "row_tokens": 2048,
+ *     "profile": {"precision": "bf16", "row_tokens": 2048, "model": {"model_type": "llama", ...},
  *                 "modules": [{"count": 1, "parameters": 100, "trained": 100,
  *                              "seconds": [[forward, backward, input, weight], ...]}, ...]}
  *
- * with the times of a micro-batch of 1, 2, 4 ... rows, of `count` modules that are alike. */
+ * with the times of a micro-batch of 1, 2, 4 ... rows, of `count` modules that are alike, and the
+ * config.json of the model that has them. */
 #include "planner/cluster_reader.h"
 
 #include "core/error.h"
@@ -25,6 +26,7 @@ void sli_kind_profile_clear(sli_kind_profile *profile)
     free(profile->times);
     free(profile->parameters);
     free(profile->trained);
+    free(profile->model);
     *profile = (sli_kind_profile){0};
 }
 
@@ -155,10 +157,23 @@ static sl_status read_precision(const sli_cluster_reader *reader, const sli_clus
     return sli_cluster_refuse(reader, object, "precision", value, "\"f32\", \"bf16\" or \"tf32\"");
 }
 
+static sl_status read_model(const sli_cluster_reader *reader, const sli_cluster_object *object,
+                            char **out)
+{
+    sli_json_value value = sli_cluster_member(object, "model");
+    if (!value.begin)
+        return SL_OK;
+    if (!sli_json_is(value, '{'))
+        return sli_cluster_refuse(reader, object, "model", value,
+                                  "an object, as a model's config.json is");
+    *out = strndup(value.begin, (size_t)(value.end - value.begin));
+    return *out ? SL_OK : sli_no_memory(NULL, "a profile");
+}
+
 sl_status sli_cluster_read_profile(const sli_cluster_reader *reader, const sli_cluster_object *node,
                                    sli_kind_profile *out)
 {
-    static const char *const names[] = {"precision", "row_tokens", "modules", NULL};
+    static const char *const names[] = {"precision", "row_tokens", "model", "modules", NULL};
     static const sli_number_field row = {
         "row_tokens", offsetof(sli_kind_profile, row_tokens), false, true, 1, 1e9, 0};
     sli_json_value value = sli_cluster_member(node, "profile");
@@ -168,6 +183,7 @@ sl_status sli_cluster_read_profile(const sli_cluster_reader *reader, const sli_c
     out->line = object.line;
     SL_TRY(read_precision(reader, &object, &out->precision));
     SL_TRY(sli_cluster_read_number(reader, &object, &row, out));
+    SL_TRY(read_model(reader, &object, &out->model));
     SL_TRY(read_all_modules(reader, &object, out));
     return sli_cluster_list_input(reader, node, "profile", (double)out->modules, out->line);
 }

@@ -37,6 +37,26 @@ refused 1 "nodes[0].profile is of another model: it has 5 modules, but the plan'
     "$program" plan "${model[@]}" --nlayers 4 --batch-tokens 64 --cluster node.json
 refused 1 "nodes[0].profile is of another model: its module 0 has 800 parameters, of which 800 are trained, but the plan's has 816 and 816" \
     "$program" plan "${model[@]}" --ntokens 51 --batch-tokens 64 --cluster node.json
+refused 1 "nodes[0].profile is of another model: its model has nhead 2, expected nhead 1" \
+    "$program" plan "${model[@]}" --nhead 1 --batch-tokens 64 --cluster node.json
+refused 1 "nodes[0].profile is of another model: its model has activation relu, expected activation gelu" \
+    "$program" plan "${model[@]}" --activation gelu --batch-tokens 64 --cluster node.json
+# A profile that does not say its model is one of each with such modules.
+python3 -c 'import json
+found = json.load(open("node.json"))
+assert found["nodes"][0]["profile"].pop("model")["nhead"] == 2, found
+json.dump(found, open("unnamed.json", "w"))' || fail "another model in the file"
+runs "$program" plan "${model[@]}" --nhead 1 --batch-tokens 64 --cluster unnamed.json
+# Of a saved model it is one of its config.json as well, and of no other.
+runs "$program" profile --init "$models/llama3" --seq-len 6 --devices cpu:0 --profile-seconds 0 -o llama.json
+mkdir config
+cp "$models/llama3/config.json" config
+runs "$program" plan --init config --seq-len 6 --batch-tokens 48 --cluster llama.json
+sed -i 's/"max_position_embeddings": 48/"max_position_embeddings": 64/' config/config.json
+refused 1 "nodes[0].profile is of another model: its model has max_position_embeddings 48, expected max_position_embeddings 64" \
+    "$program" plan --init config --seq-len 6 --batch-tokens 48 --cluster llama.json
+sed 's/"model_type": "llama"/"model_type": "llame"/' llama.json >unknown.json
+refused 1 'nodes[0].profile.model: its model_type is "llame"' "$program" plan --init config --seq-len 6 --batch-tokens 48 --cluster unknown.json
 refused 2 "--rack-nodes needs --links" "$program" profile "${model[@]}" --rack-nodes 2
 refused 2 "--model has a vocabulary's size" "$program" profile --model smollm2-135m --ntokens 5
 refused 1 "none/node.json" "$program" profile "${model[@]}" -o none/node.json

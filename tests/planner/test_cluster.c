@@ -159,6 +159,10 @@ static void bad_profiles_are_refused(void **state)
          "nodes[0].profile.precision must be \"f32\", \"bf16\" or \"tf32\", got \"f8\""},
         {"{\"nodes\": [{" NODE ", \"profile\": {\"row_tokens\": 1}}]}",
          "nodes[0].profile has no member \"precision\""},
+        {"{\"nodes\": [{" NODE
+         ", \"profile\": {\"precision\": \"f32\", \"row_tokens\": 1, \"model\": "
+         "1}}]}",
+         "nodes[0].profile.model must be an object, as a model's config.json is, got 1"},
         {"{\"nodes\": [{" NODE ", \"measured\": 1}]}",
          "nodes[0].measured must be a text of at most 63 bytes, got 1"},
     };

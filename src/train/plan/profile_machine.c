@@ -5,6 +5,7 @@
 #include "core/json.h"
 #include "core/usable_memory.h"
 #include "device/cpu/onednn.h"
+#include "models/config.h"
 #include "nn/module.h"
 #include "planner/cluster.h"
 #include "sluice/app/plan.h"
@@ -194,6 +195,21 @@ static void write_modules(const measured *m, FILE *file)
     }
 }
 
+/* As its config.json, by which a plan of another model is refused. */
+static sl_status write_model(const sl_model_options *model, FILE *file)
+{
+    char *text;
+    SL_TRY(sli_config_print(model, SL_F32, &text));
+    fprintf(file, ",\n        \"model\": ");
+    for (const char *c = text; *c; c++) {
+        fputc(*c, file);
+        if (*c == '\n')
+            fputs("        ", file);
+    }
+    free(text);
+    return SL_OK;
+}
+
 static bool is_cuda(const sl_train_options *run)
 {
     return run->devices && strncmp(run->devices, "cuda", strlen("cuda")) == 0;
@@ -225,8 +241,10 @@ static sl_status write_node(const measured *m, int64_t device_memory, FILE *file
     SL_TRY(write_efficiency(m, file));
     fprintf(file,
             ",\n      \"profile\": {\n        \"precision\": \"%s\",\n        \"row_tokens\": "
-            "%" PRId64 ",\n        \"modules\": [\n",
+            "%" PRId64,
             sl_precision_names[run->precision], run->bptt);
+    SL_TRY(write_model(&run->model, file));
+    fprintf(file, ",\n        \"modules\": [\n");
     write_modules(m, file);
     fprintf(file, "]\n      }\n    }\n  ]\n}\n");
     return SL_OK;

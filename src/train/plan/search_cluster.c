@@ -1,6 +1,7 @@
 /* The best plans of a run on a cluster that is not here: its options as what the planner searches.
  */
 #include "core/error.h"
+#include "models/config.h"
 #include "nn/module.h"
 #include "planner/jitter.h"
 #include "train/plan/order_cluster.h"
@@ -10,6 +11,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static bool is_kept(const sli_ordered_search *s, sl_plan_kept option)
 {
@@ -185,6 +187,25 @@ static sl_status check_found(sli_ordered_search *s, const sl_cluster_plans *foun
                     s->job.space.schedules[0], limit);
 }
 
+/* ---- The profiles --------------------------------------------------------------------------- */
+
+/* Whether the kinds' profiles are of the run's model, where they say whose they are. */
+static sl_status check_models(const sli_ordered_search *s, const char *path)
+{
+    for (int i = 0; i < s->cluster.kind_count; i++) {
+        const sli_kind_profile *profile = &s->cluster.kinds[i].profile;
+        sl_model_options model;
+        if (!profile->model)
+            continue;
+        SL_TRY(sl_error_context(sli_config_parse(profile->model, strlen(profile->model), &model),
+                                "%s:%d: nodes[%d].profile.model: ", path, profile->line, i));
+        SL_TRY(sl_error_context(sli_config_compare(&model, &s->run->model),
+                                "%s:%d: nodes[%d].profile is of another model: ", path,
+                                profile->line, i));
+    }
+    return SL_OK;
+}
+
 /* ---- The search --------------------------------------------------------------------------- */
 
 static sl_status search_cluster(sli_ordered_search *s, const char *path, sl_cluster_plans *out)
@@ -200,6 +221,7 @@ static sl_status search_cluster(sli_ordered_search *s, const char *path, sl_clus
     SL_TRY(sl_transformer_lm_create(&s->run->model, &s->model));
     SL_TRY(
         sli_cluster_check_profiles(&s->cluster, path, s->model, s->run->precision, s->run->bptt));
+    SL_TRY(check_models(s, path));
     s->job = (sli_cluster_job){.model = s->model,
                                .precision = s->run->precision,
                                .comm_precision = s->run->comm_precision,
