@@ -70,11 +70,12 @@ struct cli_line {
     int given_count, config_count, plan_count;
     char **words; /* [word_count], then NULL */
     int word_count;
-    struct json_t *config;  /* the file's content, which owns the texts from it; NULL: none */
-    struct json_t *plans;   /* the same of a plan's file */
-    double planned_seconds; /* of a step, by the plan; 0: there is none */
-    sl_schedule *table;     /* of the file that --schedule names; NULL: it names none */
-    int exit_status;        /* of the program, where the command succeeds */
+    struct json_t *config;      /* the file's content, which owns the texts from it; NULL: none */
+    struct json_t *plans;       /* the same of a plan's file */
+    double planned_seconds;     /* of a step, by the plan; 0: there is none */
+    const char *planned_device; /* "cpu" or "cuda", which the plan is for; NULL: it does not say */
+    sl_schedule *table;         /* of the file that --schedule names; NULL: it names none */
+    int exit_status;            /* of the program, where the command succeeds */
 };
 
 /* Reads what follows a command's name, and sets its settings: the defaults, then the options of the

@@ -333,6 +333,7 @@ static sl_status run_train(cli_line *line, void *settings_read)
     }
     check_settings(line, parsed);
     parsed->run.planned_step_seconds = line->planned_seconds;
+    parsed->run.planned_device = line->planned_device;
     SL_TRY(cli_saved_model_apply_sizes(line, &parsed->run));
     cli_options_record(line->command, parsed, &recorded);
     sl_status status = train(line, &launch, parsed);

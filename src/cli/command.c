@@ -242,16 +242,23 @@ _Noreturn static void refuse_plan(const char *path)
                path);
 }
 
+static bool is_device_kind(const char *text)
+{
+    return text && (strcmp(text, "cpu") == 0 || strcmp(text, "cuda") == 0);
+}
+
 /* The words of the first plan's options, [count] and then NULL, which line->plans owns. */
 static const char **find_plan_words(cli_line *line, const char *path, size_t *count)
 {
     const json_t *plan = json_array_get(json_object_get(line->plans, "plans"), 0);
-    const json_t *options = json_object_get(plan, "options");
+    const json_t *options = json_object_get(plan, "options"),
+                 *device = json_object_get(plan, "device");
     double ms = json_number_value(json_object_get(plan, "step_ms"));
     *count = json_array_size(options);
-    if (!(ms > 0) || *count == 0)
+    if (!(ms > 0) || *count == 0 || (device && !is_device_kind(json_string_value(device))))
         refuse_plan(path);
     line->planned_seconds = 1e-3 * ms;
+    line->planned_device = json_string_value(device);
     const char **words = cli_allocate(*count + 1, sizeof *words);
     for (size_t i = 0; i < *count; i++) {
         words[i] = json_string_value(json_array_get(options, i));

@@ -99,14 +99,15 @@ static json_t *describe_plan(const sl_cluster_plan *plan, double tokens)
 {
     json_t *limit = find_limit(plan);
     json_t *object =
-        json_pack("{s:f, s:i, s:f, s:I, s:f, s:o, s:f, s:f, s:f, s:f, s:i, s:s, s:o*}", "step_ms",
-                  1e3 * plan->costs.seconds, "draws", plan->draws, "tokens_per_s",
+        json_pack("{s:f, s:i, s:f, s:I, s:f, s:o, s:f, s:f, s:f, s:f, s:i, s:s, s:o*, s:s*}",
+                  "step_ms", 1e3 * plan->costs.seconds, "draws", plan->draws, "tokens_per_s",
                   plan->tokens_per_s, "memory_bytes", (json_int_t)plan->memory_bytes, "bubble",
                   plan->costs.bubble, "options", list_options(plan), "pipeline_ms",
                   1e3 * plan->costs.pipeline, "exchange_ms", 1e3 * plan->costs.exchange,
                   "update_ms", 1e3 * plan->costs.update, "mfu", plan->mfu, "nodes_used",
                   plan->nodes_used, "neighbours",
-                  plan->near_replicas ? "replicas" : "pipeline ranks", "too_large", limit);
+                  plan->near_replicas ? "replicas" : "pipeline ranks", "too_large", limit, "device",
+                  plan->device);
     cli_add_members(&object, describe_failures(plan, tokens));
     return object;
 }

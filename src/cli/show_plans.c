@@ -103,11 +103,12 @@ static json_t *describe_plan(const sl_found_plan *plan)
     for (int w = 0; w < words.count; w++)
         append(&texts, json_string(words.words[w]));
     clear_words(&words);
-    return json_pack("{s:f, s:f, s:I, s:f, s:o*, s:o*, s:o}", "step_ms", 1e3 * plan->costs.seconds,
-                     "tokens_per_s", plan->tokens_per_s, "memory_bytes",
+    return json_pack("{s:f, s:f, s:I, s:f, s:o*, s:o*, s:s*, s:o}", "step_ms",
+                     1e3 * plan->costs.seconds, "tokens_per_s", plan->tokens_per_s, "memory_bytes",
                      (json_int_t)plan->memory_bytes, "bubble", plan->costs.bubble, "mfu",
                      plan->mfu > 0 ? json_real(plan->mfu) : NULL, "spread",
-                     plan->spread >= 0 ? json_real(plan->spread) : NULL, "options", texts);
+                     plan->spread >= 0 ? json_real(plan->spread) : NULL, "device", plan->device,
+                     "options", texts);
 }
 
 /* The line of a log's run is not known. */

@@ -507,6 +507,9 @@ sl_status sli_device_list_check(const char *names);
  * cores, "cpu,cpu". The caller frees *out. */
 sl_status sli_device_list_name_cpus(int count, bool shared, char **out);
 
+/* The kind of all devices of such a list, "cpu" or "cuda"; NULL: they are of several. */
+const char *sli_device_list_kind(const char *names);
+
 /* sl_device_has_host_memory of a device with this name, which need not exist here. */
 bool sli_device_name_has_host_memory(const char *name);
 

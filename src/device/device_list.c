@@ -234,6 +234,19 @@ sl_status sli_device_list_name_cpus(int count, bool shared, char **out)
     return SL_OK;
 }
 
+const char *sli_device_list_kind(const char *names)
+{
+    name_list list;
+    const sli_device_kind *kind = NULL;
+    if (read_names(all_kinds, names, &list) == SL_OK)
+        kind = kind_of(all_kinds, list.names[0].text);
+    for (int i = 1; kind && i < list.count; i++)
+        if (kind_of(all_kinds, list.names[i].text) != kind)
+            kind = NULL;
+    clear_names(&list);
+    return kind ? kind->prefix : NULL;
+}
+
 bool sli_device_name_has_host_memory(const char *name)
 {
     const sli_device_kind *kind = kind_of(all_kinds, name);

@@ -127,6 +127,7 @@ typedef struct sli_used_devices {
     double flops;               /* peak FLOP/s of all together */
     double flops_f32;           /* of the slowest, in f32 */
     bool is_cuda;               /* all are */
+    bool is_mixed;              /* some are, and some are not */
 } sli_used_devices;
 sli_used_devices sli_devices_used(const sli_devices *devices, int used);
 

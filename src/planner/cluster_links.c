@@ -86,6 +86,7 @@ sli_used_devices sli_devices_used(const sli_devices *devices, int used)
         out.flops_f32 = fmin(out.flops_f32, kind->flops[SL_PRECISION_F32]);
         out.flops += (left < count ? left : count) * kind->flops[devices->precision];
         out.is_cuda &= kind->is_cuda;
+        out.is_mixed |= kind->is_cuda != devices->kinds[0]->is_cuda;
         left -= count;
     }
     return out;

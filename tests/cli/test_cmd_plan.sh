@@ -16,7 +16,7 @@ print(eval(sys.argv[1]))' "$1"
 
 "$program" plan "${run[@]}" --batch-tokens 128 --profile-seconds 0.01 --json >out 2>err || fail "--json: status $?"
 [ ! -s err ] || fail "--json: words on standard error"
-[ "$(query 'all(set(p) == {"step_ms", "tokens_per_s", "memory_bytes", "bubble", "mfu", "spread", "options"} and 0 < p["mfu"] < 2 and p["spread"] >= 0 for p in plans)')" = True ] ||
+[ "$(query 'all(set(p) == {"step_ms", "tokens_per_s", "memory_bytes", "bubble", "mfu", "spread", "device", "options"} and 0 < p["mfu"] < 2 and p["spread"] >= 0 for p in plans)')" = True ] ||
     fail "--json: other members"
 [ "$(query 'plans == sorted(plans, key=lambda p: p["step_ms"]) and 0 < len(plans) <= 5')" = True ] || fail "--json: another order"
 [ "$(query 'all(abs(p["step_ms"] * p["tokens_per_s"] / 128e3 - 1) < 1e-6 for p in plans)')" = True ] ||
@@ -289,6 +289,22 @@ for near in "" --near-replicas; do
     [ "$(query 'all((p["neighbours"] == "replicas") == ("--near-replicas" in p["options"]) for p in plans)')" = True ] ||
         fail "--cluster $near: a plan does not say where its devices lie"
 done
+
+# A plan is for devices of a kind.
+for device in cpu cuda; do
+    echo "{\"nodes\": [{\"device\": \"$device\", \"devices\": 1, \"memory_bytes\": 2e9, \"flops_f32\": 1e9}]}" >"$device.json"
+    runs "$program" plan "${model[@]}" --ntokens 50 --batch-tokens 64 --cluster "$device.json" --dp 1 --pp 1 -o "for_$device.json"
+done
+refused 1 "the plan is for cuda devices, but the run's are cpu: name such devices, plan for these, or give --force" \
+    "$program" train "${run[@]}" --plan for_cuda.json --print-plan
+refused 1 "the plan is for cpu devices, but the run's are cuda: name" "$program" train "${run[@]}" --plan for_cpu.json --devices cuda:0 --print-plan
+runs "$program" train "${run[@]}" --plan for_cpu.json --print-plan
+runs "$program" train "${run[@]}" --plan for_cuda.json --print-plan --force
+sed 's/"cuda"/"gpu"/' for_cuda.json >bad.json
+refused 2 "bad.json: must be a JSON object with plans" "$program" train "${run[@]}" --plan bad.json
+echo '{"nodes": [{"device": "cuda", "devices": 1, "memory_bytes": 2e9, "flops_f32": 1e9}, {"devices": 1, "memory_bytes": 2e9, "flops_f32": 1e9}]}' >both.json
+runs "$program" plan "${model[@]}" --ntokens 50 --batch-tokens 64 --cluster both.json --dp 2 --pp 1 --json
+[ "$(query '"device" in plans[0]')" = False ] || fail "--cluster: a kind of devices of two kinds"
 
 # MFU is of all devices' peaks: of one, or of two whose rates differ, the same FLOP are done.
 echo '{"nodes": [{"devices": 1, "memory_bytes": 2e9, "flops_f32": 1e9}]}' >one.json

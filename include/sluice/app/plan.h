@@ -153,7 +153,8 @@ typedef struct sl_found_plan {
     sl_train_options options; /* the run's, with what was searched; `devices` may point into this
                                  struct, which is therefore not to be copied */
     char devices[SL_PLAN_DEVICES_BYTES];
-    bool shares_cores; /* its pipeline ranks have all cores together */
+    const char *device; /* "cpu" or "cuda": what its devices are; NULL: both */
+    bool shares_cores;  /* its pipeline ranks have all cores together */
     sl_step_costs costs;
     double forward[SL_MAX_STAGES], backward_input[SL_MAX_STAGES], backward_weight[SL_MAX_STAGES],
         backward[SL_MAX_STAGES], head_forward[SL_MAX_STAGES], head_backward[SL_MAX_STAGES],
@@ -230,6 +231,7 @@ typedef struct sl_cluster_plan {
     double mfu;           /* the model's FLOP, without recomputation, of the devices' peak */
     int64_t memory_bytes; /* of the device that needs most */
     int nodes_used;
+    const char *device; /* "cpu" or "cuda": what its devices are; NULL: both */
     sl_failure_plan failures;
 } sl_cluster_plan;
 

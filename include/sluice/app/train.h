@@ -235,6 +235,8 @@ typedef struct sl_train_options {
 
     double planned_step_seconds; /* of a plan that was found (sluice/app/plan.h), for reporters;
                                     0: none */
+    const char *planned_device;  /* "cpu" or "cuda": that plan is for such devices, and without
+                                    `force` none but these run it; NULL: any do */
 
     bool report_timelines; /* also call sl_reporter.pipeline within epochs: at most about once a
                               second, and never sooner than (pipeline ranks of all replicas +

@@ -43,6 +43,7 @@ static sl_status describe_plan(const sli_ordered_search *s, const sli_devices *d
 {
     const sli_candidate *candidate = &found->candidate;
     int ranks = candidate->replicas * candidate->pipeline_ranks;
+    const sli_used_devices used = sli_devices_used(devices, ranks);
     size_t balance_bytes = (size_t)found->stages * sizeof *out->balance;
     *out = (sl_cluster_plan){.replicas = candidate->replicas,
                              .pipeline_ranks = candidate->pipeline_ranks,
@@ -57,13 +58,16 @@ static sl_status describe_plan(const sli_ordered_search *s, const sli_devices *d
                              .balance = malloc(balance_bytes),
                              .costs = found->costs,
                              .memory_bytes = found->host_bytes,
-                             .nodes_used = sli_devices_count_nodes(devices, ranks)};
+                             .nodes_used = sli_devices_count_nodes(devices, ranks),
+                             .device = used.is_mixed  ? NULL
+                                       : used.is_cuda ? "cuda"
+                                                      : "cpu"};
     if (!out->balance)
         return sli_no_memory(NULL, "a plan of %d stages", found->stages);
     memcpy(out->balance, found->balance, balance_bytes);
     SL_TRY(sli_draw_step(&s->job, &s->cluster, found, s->run->seed, &out->costs, &out->draws));
     out->tokens_per_s = step_tokens(s) / out->costs.seconds;
-    out->mfu = flop / (out->costs.seconds * sli_devices_used(devices, ranks).flops);
+    out->mfu = flop / (out->costs.seconds * used.flops);
     return SL_OK;
 }
 

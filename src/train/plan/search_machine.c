@@ -367,6 +367,8 @@ static sl_status describe_stages(const machine_search *search, const sli_found_l
     SL_TRY_OR_FAIL(time_layout(search, &found->candidate, plan, &taken, &unused));
     const sl_module_profile *times = taken.modules;
     out->spread = find_spread(search->machine, &found->candidate, plan->micro_rows);
+    out->device =
+        search->machine->has_own_memory ? "cuda" : sli_device_list_kind(plan->device_names);
     for (int s = 0, i = 0; s < found->stages; s++)
         for (int end = i + found->balance[s]; i < end; i++) {
             if (out->options.split_vocabulary && i + 1 == modules)
