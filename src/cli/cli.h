@@ -314,10 +314,16 @@ const sl_reporter *cli_progress_reporters(const cli_progress *progress, int *cou
 
 /* ---- What to change in a run (plan_changes.c) --------------------------------------------- */
 
-/* "--pp 1 --balance 6": what a plan for a run changes, as options of its command line. */
 typedef struct cli_change_text {
     char text[1024];
 } cli_change_text;
+
+/* What a plan for a run changes: "--pp 1 --balance 6", as options of its command line, instead of
+ * "--pp 2"; of one option, its value alone. */
+typedef struct cli_change {
+    cli_change_text options, replaced;
+    int count; /* of options */
+} cli_change;
 
 /* "4,3": the modules of each stage [stages], malloc'ed. */
 char *cli_balance_text(const int *balance, int stages);
@@ -328,7 +334,7 @@ typedef struct cli_changed_line {
     bool has_balance, has_devices;
 } cli_changed_line;
 
-cli_change_text cli_describe_change(const cli_changed_line *line, const sl_found_plan *plan);
+cli_change cli_describe_change(const cli_changed_line *line, const sl_found_plan *plan);
 
 /* What the first replica measures of its steps but the first. */
 typedef struct cli_run_meter {

@@ -112,7 +112,7 @@ static json_t *describe_plan(const sl_found_plan *plan)
 }
 
 /* The line of a log's run is not known. */
-static cli_change_text describe_change(const cli_plans *found, const sl_found_plan *plan)
+static cli_change describe_change(const cli_plans *found, const sl_found_plan *plan)
 {
     return cli_describe_change(&(cli_changed_line){found->run, true, true}, plan);
 }
@@ -126,7 +126,7 @@ static json_t *describe_changes(const cli_plans *found)
         json_t *change = describe_plan(plan),
                *more =
                    json_pack("{s:f, s:s}", "gain", found->own->costs.seconds / plan->costs.seconds,
-                             "change", describe_change(found, plan).text);
+                             "change", describe_change(found, plan).options.text);
         append(&changes, json_object_update(change, more) == 0 ? json_incref(change) : NULL);
         json_decref(change);
         json_decref(more);
@@ -253,10 +253,9 @@ static void print_changes(const cli_plans *found)
                                              : "No change of one thing would make it faster.");
     for (int i = 0; i < found->change_count; i++) {
         const sl_found_plan *plan = &found->changes[i];
-        double gain = own->seconds / plan->costs.seconds;
-        printf("  %s: %.2f times as fast, %.1f ms instead of %.1f\n",
-               describe_change(found, plan).text, gain, 1e3 * plan->costs.seconds,
-               1e3 * own->seconds);
+        const cli_change change = describe_change(found, plan);
+        printf("  %s instead of %s: %.2f times as fast, predicted %.1f ms\n", change.options.text,
+               change.replaced.text, own->seconds / plan->costs.seconds, 1e3 * plan->costs.seconds);
     }
 }
 
