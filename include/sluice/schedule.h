@@ -307,7 +307,8 @@ sl_status sl_schedule_svg(const sl_schedule *schedule, const sl_simulation *simu
                           char **text);
 
 /* One JSON object: ranks, stages, micros, slices, makespan, bubble, bubble_span, idle and peak_held
- * (arrays with an entry a rank); malloc'ed. */
+ * (arrays with an entry a rank), placement (the rank of each stage), and actions, [action, start,
+ * end] each, in the table's order; malloc'ed. */
 sl_status sl_schedule_json(const sl_schedule *schedule, const sl_simulation *simulation,
                            char **text);
 

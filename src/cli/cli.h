@@ -375,6 +375,8 @@ typedef struct cli_plans {
     const sl_train_options *run;
     sl_found_plan *plans; /* [count] the best first */
     int count;
+    sl_schedule *table;       /* of the first */
+    sl_simulation simulation; /* of it, in milliseconds */
     sl_plan_helps helps;
     /* Of a run that a log tells of, else NULL: as it is, and what to change in it [change_count].
      */
@@ -426,13 +428,18 @@ int cli_plan_helps(const cli_plan_bar *plan, const sl_plan_helps *planned,
 sl_status cli_plan_print_times(const cli_plan_bar *bars, int count, const sl_plan_helps *helps,
                                const sl_schedule *table);
 
-/* A picture of that, SVG; malloc'ed. `simulation` is the table's, in seconds, and is scaled;
- * `which` says of what run of it. */
-sl_status cli_plan_draw(const cli_plan_bar *bars, int count, const sl_schedule *table,
-                        sl_simulation *simulation, const char *which, char **text);
+/* Turns the times of a simulation, which are in seconds, into milliseconds. */
+void cli_plan_scale(const sl_schedule *table, sl_simulation *simulation);
 
-/* The members of --json that say so; NULL where there is no memory. */
-struct json_t *cli_plan_bars_json(const cli_plan_bar *bars, int count, const sl_plan_helps *helps);
+/* A picture of that, SVG; malloc'ed. `simulation` is the table's, in milliseconds; `which` says of
+ * what run of it. */
+sl_status cli_plan_draw(const cli_plan_bar *bars, int count, const sl_schedule *table,
+                        const sl_simulation *simulation, const char *which, char **text);
+
+/* The members of --json that say so; NULL where there is no memory. `simulation` is the table's, in
+ * milliseconds. */
+struct json_t *cli_plan_bars_json(const cli_plan_bar *bars, int count, const sl_plan_helps *helps,
+                                  const sl_schedule *table, const sl_simulation *simulation);
 
 /* Moves the members of another object, or of none for want of memory, to *object; NULL: they are
  * not all there. */

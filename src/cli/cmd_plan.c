@@ -154,12 +154,14 @@ static sl_status write_picture(const settings *parsed, const cli_plans *found)
     return status;
 }
 
-static sl_status show_plans(const settings *parsed, const cli_plans *found)
+static sl_status show_plans(const settings *parsed, cli_plans *found)
 {
-    char *text;
-    SL_TRY(write_picture(parsed, found));
-    SL_TRY(cli_plans_json(found, &text));
-    sl_status status = SL_OK;
+    char *text = NULL;
+    sl_status status;
+    SL_TRY_OR_FAIL(sl_found_plan_simulate(&found->plans[0], &found->table, &found->simulation));
+    cli_plan_scale(found->table, &found->simulation);
+    SL_TRY_OR_FAIL(write_picture(parsed, found));
+    SL_TRY_OR_FAIL(cli_plans_json(found, &text));
     if (parsed->output)
         SL_TRY_OR_FAIL(sl_train_write_output(parsed->output, text));
     if (parsed->json)
@@ -168,6 +170,8 @@ static sl_status show_plans(const settings *parsed, const cli_plans *found)
         SL_TRY_OR_FAIL(cli_plans_print(found));
 fail:
     free(text);
+    sl_simulation_clear(&found->simulation);
+    sl_schedule_destroy(&found->table);
     return status;
 }
 

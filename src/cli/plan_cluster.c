@@ -140,7 +140,8 @@ static sl_status make_json(const sl_cluster_plans *found, const char *path, doub
                              "cut_off", found->is_cut_off, "seed", describe_seed(found->seed));
     cli_plan_bar bars[SL_PLANS_FOUND];
     fill_bars(found, bars);
-    cli_add_members(&root, cli_plan_bars_json(bars, found->count, &found->helps));
+    cli_add_members(&root, cli_plan_bars_json(bars, found->count, &found->helps, found->table,
+                                              &found->simulation));
     return cli_print_plan_json(root, text);
 }
 
@@ -271,7 +272,7 @@ static sl_status print_table(const sl_cluster_plans *found, const char *path, do
 
 /* ---- The command -------------------------------------------------------------------------- */
 
-static sl_status write_cluster_picture(const char *path, sl_cluster_plans *found)
+static sl_status write_cluster_picture(const char *path, const sl_cluster_plans *found)
 {
     cli_plan_bar bars[SL_PLANS_FOUND];
     char *text, which[96] = "";
@@ -295,6 +296,8 @@ sl_status cli_plan_cluster(const sl_plan_search_options *options, const cli_clus
     search.most_table_actions = most_table_actions;
     sl_status status;
     SL_TRY_OR_FAIL(sl_plan_search_cluster(&search, asked->cluster, &found));
+    if (found.table)
+        cli_plan_scale(found.table, &found.simulation);
     SL_TRY_OR_FAIL(make_json(&found, asked->cluster, asked->tokens, &text));
     if (asked->output)
         SL_TRY_OR_FAIL(sl_train_write_output(asked->output, text));

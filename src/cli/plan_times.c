@@ -230,10 +230,11 @@ static void draw_bars(FILE *file, const cli_plan_bar *bars, int count)
     }
 }
 
-/* In milliseconds. */
-static void scale_simulation(sl_simulation *simulation)
+void cli_plan_scale(const sl_schedule *table, sl_simulation *simulation)
 {
     simulation->makespan *= 1e3;
+    for (int rank = 0; rank < sl_schedule_ranks(table); rank++)
+        simulation->idle[rank] *= 1e3;
     for (int i = 0; i < simulation->entry_count; i++) {
         simulation->entries[i].start *= 1e3;
         simulation->entries[i].end *= 1e3;
@@ -269,14 +270,12 @@ static sl_status draw_all(const cli_plan_bar *bars, int count, const char *pipel
 }
 
 sl_status cli_plan_draw(const cli_plan_bar *bars, int count, const sl_schedule *table,
-                        sl_simulation *simulation, const char *which, char **text)
+                        const sl_simulation *simulation, const char *which, char **text)
 {
     char *pipeline = NULL;
     *text = NULL;
-    if (table) {
-        scale_simulation(simulation);
+    if (table)
         SL_TRY(sl_schedule_svg(table, simulation, &pipeline));
-    }
     int ranks = table ? sl_schedule_ranks(table) : 0;
     sl_status status = draw_all(bars, count, pipeline, ranks, which, text);
     free(pipeline);

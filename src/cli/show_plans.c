@@ -164,10 +164,24 @@ static json_t *describe_helps(const cli_plan_bar *plan, const sl_plan_helps *pla
     return list;
 }
 
-json_t *cli_plan_bars_json(const cli_plan_bar *bars, int count, const sl_plan_helps *helps)
+static json_t *describe_table(const sl_schedule *table, const sl_simulation *simulation)
 {
-    return json_pack("{s:o, s:o}", "time_ms", describe_times(bars, count), "helps",
-                     describe_helps(&bars[0], helps));
+    char *text = NULL;
+    json_t *object =
+        sl_schedule_json(table, simulation, &text) == SL_OK ? json_loads(text, 0, NULL) : NULL;
+    free(text);
+    return object;
+}
+
+json_t *cli_plan_bars_json(const cli_plan_bar *bars, int count, const sl_plan_helps *helps,
+                           const sl_schedule *table, const sl_simulation *simulation)
+{
+    json_t *members = json_pack("{s:o, s:o}", "time_ms", describe_times(bars, count), "helps",
+                                describe_helps(&bars[0], helps));
+    if (table)
+        cli_add_members(&members,
+                        json_pack("{s:o}", "pipeline", describe_table(table, simulation)));
+    return members;
 }
 
 static void fill_bars(const cli_plans *found, cli_plan_bar bars[SL_PLANS_FOUND])
@@ -205,7 +219,8 @@ sl_status cli_plans_json(const cli_plans *found, char **text)
     for (int i = 0; i < found->count; i++)
         append(&list, describe_plan(&found->plans[i]));
     json_t *root = json_pack("{s:o}", "plans", list);
-    cli_add_members(&root, cli_plan_bars_json(bars, found->count, &found->helps));
+    cli_add_members(&root, cli_plan_bars_json(bars, found->count, &found->helps, found->table,
+                                              &found->simulation));
     if (found->own)
         cli_add_members(&root, describe_changes(found));
     return cli_print_plan_json(root, text);
@@ -262,14 +277,8 @@ static void print_changes(const cli_plans *found)
 static sl_status print_times(const cli_plans *found)
 {
     cli_plan_bar bars[SL_PLANS_FOUND];
-    sl_schedule *table;
-    sl_simulation simulation;
     fill_bars(found, bars);
-    SL_TRY(sl_found_plan_simulate(&found->plans[0], &table, &simulation));
-    sl_status status = cli_plan_print_times(bars, found->count, &found->helps, table);
-    sl_simulation_clear(&simulation);
-    sl_schedule_destroy(&table);
-    return status;
+    return cli_plan_print_times(bars, found->count, &found->helps, found->table);
 }
 
 sl_status cli_plans_print(const cli_plans *found)
@@ -299,13 +308,6 @@ sl_status cli_plans_print(const cli_plans *found)
 sl_status cli_plans_draw(const cli_plans *found, char **text)
 {
     cli_plan_bar bars[SL_PLANS_FOUND];
-    sl_schedule *table;
-    sl_simulation simulation;
-    *text = NULL;
     fill_bars(found, bars);
-    SL_TRY(sl_found_plan_simulate(&found->plans[0], &table, &simulation));
-    sl_status status = cli_plan_draw(bars, found->count, table, &simulation, "", text);
-    sl_simulation_clear(&simulation);
-    sl_schedule_destroy(&table);
-    return status;
+    return cli_plan_draw(bars, found->count, found->table, &found->simulation, "", text);
 }

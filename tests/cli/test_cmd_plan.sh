@@ -13,6 +13,23 @@ query() { # EXPRESSION: of the plans
 plans = json.load(open("out"))["plans"]
 print(eval(sys.argv[1]))' "$1"
 }
+# What is printed is what --json has: the row of the first plan, and the actions of its pipeline, in time.
+agrees() { # FILE: the output of -o, beside `out`
+    python3 - "$1" <<'END' || fail "$1: other numbers than those printed"
+import json, sys
+found, text = json.load(open(sys.argv[1])), open("out").read()
+plan, parts, table = found["plans"][0], found["time_ms"][0], found["pipeline"]
+printed = text.splitlines()[1].split()[-8:]
+expected = ["%.1f" % plan["step_ms"], "%.0f" % plan["tokens_per_s"], "%.1f%%" % (100 * plan["mfu"]), "%.2f" % (plan["memory_bytes"] / {"KiB": 2**10, "MiB": 2**20}[printed[4]]), printed[4]]
+expected += ["%.1f%%" % (100 * share) for share in (plan["bubble"], parts["exchange"] / plan["step_ms"], parts["update"] / plan["step_ms"])]
+assert printed == expected, (printed, expected)
+drawing = text.split("Its pipeline, a row for each rank:\n")[1].splitlines()[:table["ranks"]]
+actions = [action for action, start, end in table["actions"]]
+assert [word for row in drawing for word in row.split() if word != "..."] == actions, (drawing, table)
+assert all(0 <= start <= end <= table["makespan"] * (1 + 1e-6) for action, start, end in table["actions"]), table
+assert abs(table["makespan"] / (plan["step_ms"] - parts["exchange"] - parts["update"]) - 1) < 1e-6, (table, plan, parts)
+END
+}
 
 "$program" plan "${run[@]}" --batch-tokens 128 --profile-seconds 0.01 --json >out 2>err || fail "--json: status $?"
 [ ! -s err ] || fail "--json: words on standard error"
@@ -88,6 +105,7 @@ path=$(printf './%.0s' {1..400})table.csv
 # A plan's file lays out a run, which shows what was planned beside what it took.
 "$program" plan "${run[@]}" --batch-tokens 128 --dp 1 --pp 2 --schedule 1f1b --chunks 4 -o saved.json --profile-seconds 0 >out 2>err || fail "-o: status $?"
 grep -q "^1 x 2 1f1b" out || fail "-o: no table"
+agrees saved.json
 "$program" train "${run[@]}" --plan saved.json --epochs 1 --max-batches 3 --log-json log --save-dir saved >out 2>err || fail "--plan: status $?"
 grep -qE "^A step took [0-9.]+ ms, the mean of all but the first; planned were [0-9.]+ ms \([+-][0-9.]+%\)$" out || fail "--plan: no line"
 python3 -c 'import json
@@ -305,6 +323,8 @@ refused 2 "bad.json: must be a JSON object with plans" "$program" train "${run[@
 echo '{"nodes": [{"device": "cuda", "devices": 1, "memory_bytes": 2e9, "flops_f32": 1e9}, {"devices": 1, "memory_bytes": 2e9, "flops_f32": 1e9}]}' >both.json
 runs "$program" plan "${model[@]}" --ntokens 50 --batch-tokens 64 --cluster both.json --dp 2 --pp 1 --json
 [ "$(query '"device" in plans[0]')" = False ] || fail "--cluster: a kind of devices of two kinds"
+runs "$program" plan "${model[@]}" --ntokens 50 --batch-tokens 64 --cluster both.json --dp 1 --pp 2 -o both_planned.json
+agrees both_planned.json
 
 # MFU is of all devices' peaks: of one, or of two whose rates differ, the same FLOP are done.
 echo '{"nodes": [{"devices": 1, "memory_bytes": 2e9, "flops_f32": 1e9}]}' >one.json

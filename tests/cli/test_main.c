@@ -213,8 +213,9 @@ static double number(const json_t *json, const char *key)
 /* With costs of a line of the Zero Bubble paper's table, of which each of two stages has half. */
 static void simulation_is_one_json_object(void **state)
 {
-    static const char *const keys[] = {"ranks",  "stages",      "micros", "slices",   "makespan",
-                                       "bubble", "bubble_span", "idle",   "peak_held"};
+    static const char *const keys[] = {"ranks",     "stages",    "micros",      "slices",
+                                       "makespan",  "bubble",    "bubble_span", "idle",
+                                       "peak_held", "placement", "actions"};
     json_t *json = simulate("--pp 8 --chunks 24 --schedule zb-v --recompute never --costs "
                             "18.522,18.086,9.337 --comm 0.601");
     assert_int_equal(json_object_size(json), sizeof keys / sizeof *keys);
@@ -236,6 +237,9 @@ static void simulation_is_one_json_object(void **state)
     /* Each way to the other rank and back takes 2 x 5. */
     json = simulate("--pp 2 --chunks 1 --recompute never --comm 5");
     assert_float_equal(number(json, "makespan"), 6 + 10, 0);
+    char *actions = json_dumps(json_object_get(json, "actions"), JSON_COMPACT);
+    assert_string_equal(actions, "[[\"0F0\",0,1],[\"0B0\",14,16],[\"1F0\",6,7],[\"1B0\",7,9]]");
+    free(actions);
     json_decref(json);
     /* R costs an F, and the last stage's F that discards nothing: 10, where it is 9 without. */
     json = simulate("--pp 2 --chunks 2 --recompute always");

@@ -136,6 +136,16 @@ static void draw_picture(FILE *to, const sl_schedule *schedule, const sl_simulat
             100 * simulation->bubble);
 }
 
+static void print_entries(FILE *to, const sl_simulation *simulation)
+{
+    char action[SLI_ACTION_TEXT_BYTES];
+    for (int i = 0; i < simulation->entry_count; i++) {
+        const sl_timeline_entry *entry = &simulation->entries[i];
+        fprintf(to, "%s[\"%s\",%.17g,%.17g]", i ? "," : "", sli_action_text(entry->action, action),
+                entry->start, entry->end);
+    }
+}
+
 static void print_json(FILE *to, const sl_schedule *schedule, const sl_simulation *simulation)
 {
     fprintf(to,
@@ -148,6 +158,11 @@ static void print_json(FILE *to, const sl_schedule *schedule, const sl_simulatio
     fputs("],\"peak_held\":[", to);
     for (int rank = 0; rank < schedule->ranks; rank++)
         fprintf(to, "%s%d", rank ? "," : "", simulation->peak_held[rank]);
+    fputs("],\"placement\":[", to);
+    for (int stage = 0; stage < schedule->stages; stage++)
+        fprintf(to, "%s%d", stage ? "," : "", schedule->placement[stage]);
+    fputs("],\"actions\":[", to);
+    print_entries(to, simulation);
     fputs("]}\n", to);
 }
 
