@@ -231,7 +231,10 @@ grep -v '"pipeline"' unbalanced.jsonl >short.jsonl
 refused 1 "short.jsonl: it has no timeline of a step" "$program" plan --from short.jsonl
 sed 's/"cpu:1"/"cuda:0"/' unbalanced.jsonl >mixed.jsonl
 refused 1 "mixed.jsonl: its devices are CPUs and GPUs" "$program" plan --from mixed.jsonl
-sed 's/"cpu:\([01]\)"/"cuda:\1"/g' unbalanced.jsonl | grep -v '"memory"' >gpu.jsonl
+sed 's/"cpu:\([01]\)"/"cuda:\1"/g' unbalanced.jsonl >gpu.jsonl
+runs "$program" plan --from gpu.jsonl --json
+[ "$(query '{p["device"] for p in plans}')" = "{'cuda'}" ] || fail "--from, GPUs: plans for other devices"
+sed -i '/"memory"/d' gpu.jsonl
 refused 1 "gpu.jsonl: how much memory cuda:1 has is not known" "$program" plan --from gpu.jsonl
 refused 1 "2 replicas whose pipeline ranks share cores cannot be planned" "$program" plan --from shared.jsonl
 refused 2 "--pp is the plan's (saved.json): leave it out" "$program" train "${run[@]}" --plan saved.json --pp 2
