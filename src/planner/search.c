@@ -200,12 +200,17 @@ bool sli_search_may_keep(const sli_search *search, double seconds)
            seconds <= (1 + rounding) * search->found[search->count - 1].costs.seconds;
 }
 
-/* One that cannot be among the best counts as one that fits: slower ones of its kind need not be
- * tried. */
-static bool is_too_slow(const sli_search *search, const sli_layout *layout,
-                        const sli_layout_speed *speed)
+/* One that cannot be among the best, or the best of its shape, counts as one that fits: slower ones
+ * of its kind need not be tried. */
+static bool is_too_slow(const sli_search *search, const sli_candidate *candidate,
+                        const sli_layout *layout, const sli_layout_speed *speed)
 {
-    return !sli_search_may_keep(search, find_bound(layout, speed));
+    double bound = find_bound(layout, speed);
+    for (int i = 0; i < search->count; i++)
+        if (replaces(search, &search->found[i].candidate, candidate) &&
+            bound > (1 + rounding) * search->found[i].costs.seconds)
+            return true;
+    return !sli_search_may_keep(search, bound);
 }
 
 sl_status sli_search_add(sli_search *search, const sli_candidate *candidate,
@@ -214,7 +219,7 @@ sl_status sli_search_add(sli_search *search, const sli_candidate *candidate,
 {
     sli_found_layout found = {.candidate = *candidate, .stages = sl_schedule_stages(layout->table)};
     cut_layout cut = {.search = search, .layout = layout, .candidate = candidate};
-    search->fits = is_too_slow(search, layout, speed);
+    search->fits = is_too_slow(search, candidate, layout, speed);
     if (search->fits)
         return SL_OK;
     sl_status status = cut_model(&cut, speed, balance, &found);
