@@ -231,8 +231,11 @@ cli_change_text cli_plan_shape(const sl_found_plan *plan)
     cli_change_text out;
     const sl_train_options *run = &plan->options;
     bool is_pipeline = run->pipeline_ranks > 1;
-    snprintf(out.text, sizeof out.text, "%d x %d%s%s%s, %d chunk%s%s%s%s", run->replicas,
-             run->pipeline_ranks, is_pipeline ? " " : "", is_pipeline ? run->schedule : "",
+    char stages[32] = "";
+    if (run->virtual_stages > 1)
+        snprintf(stages, sizeof stages, " of %d stages", run->virtual_stages);
+    snprintf(out.text, sizeof out.text, "%d x %d%s%s%s%s, %d chunk%s%s%s%s", run->replicas,
+             run->pipeline_ranks, is_pipeline ? " " : "", is_pipeline ? run->schedule : "", stages,
              is_pipeline && plan->shares_cores ? " on shared cores" : "", run->chunks,
              run->chunks == 1 ? "" : "s",
              run->recompute == SL_RECOMPUTE_NEVER ? "" : ", recompute ",

@@ -89,6 +89,8 @@ assert sum(title.startswith("stage 1, forward of micro-batch") for title in titl
 grep -q "^replicas x pipeline ranks *step ms *tokens/s *MFU *memory *bubble *exchange *update$" out || fail "the table: other columns"
 grep -q "^  --dp [0-9]* --pp [0-9]* .*--batch-size [0-9]*$" out || fail "the table: no options"
 grep -qE "^The times of the first one's modules, added up, vary by [0-9.]+% between rounds\.$" out || fail "the table: no word of how times vary"
+runs "$program" plan "${model[@]}" --nlayers 6 --ntokens 50 --batch-tokens 64 --dp 1 --pp 2 --schedule interleaved --virtual 3 --profile-seconds 0
+grep -q "^1 x 2 interleaved of 3 stages" out || fail "--virtual 3: not in the table"
 
 # Rows of JSON lines that are packed: the tokens are those of whole rows.
 for ((i = 0; i < 40; i++)); do echo "{\"input_ids\": [1, 2, 3, $((i % 7))]}"; done >rows.jsonl

@@ -138,6 +138,66 @@ static void slices_are_planned_as_they_are_given(void **state)
     sl_schedule_destroy(&table);
 }
 
+static void refuse(const sl_train_options *run, unsigned kept, int64_t tokens, sl_status status,
+                   const char *text)
+{
+    int count;
+    made_machine made = {.seconds_of_row = {1, 1, 1, 1, 1, 1}};
+    sl_found_plan plans[SL_PLANS_FOUND];
+    const sli_machine machine = machine_of(&made);
+    const sl_plan_search_options options = {.run = run, .kept = kept, .batch_tokens = tokens};
+    check_error(sli_plan_search_machine(&options, run, &machine, plans, &count), status, text);
+}
+
+enum { SIX_LAYERS = 6 };
+
+/* Whose backward has no halves that a zero bubble could move. */
+static sl_status time_six_layers(void *context, int devices, int64_t rows, sl_module_profile *out)
+{
+    double unit = (double)rows / (devices == 1 ? 1.6 : 1);
+    for (int i = 0; i < SIX_LAYERS + 2; i++)
+        out[i] = (sl_module_profile){0};
+    for (int i = 1; i <= SIX_LAYERS; i++)
+        out[i] = (sl_module_profile){unit, 2 * unit, 2 * unit, 0, 0};
+    return SL_OK;
+}
+
+/* Of two micro-batches a rank has 2 x 3 layers to do, and waits for one layer where each layer is a
+ * stage: less than both cores in one stage lose. Three are no number of stages that a schedule has
+ * of its own. */
+static void virtual_stages_are_searched(void **state)
+{
+    sl_train_options run = options_of_model();
+    made_machine made = {.reduce_seconds = 1000};
+    sli_machine machine = machine_of(&made);
+    sl_found_plan plans[SL_PLANS_FOUND];
+    int count;
+    run.model.nlayers = SIX_LAYERS;
+    run.chunks = 2;
+    machine.time_modules = time_six_layers;
+    const sl_plan_search_options options = {.run = &run, .kept = SL_KEEP_CHUNKS};
+    check_ok(sli_plan_search_machine(&options, &run, &machine, plans, &count));
+    check_plans(plans, count, run.batch_size);
+    assert_int_equal(plans[0].options.pipeline_ranks, 2);
+    assert_int_equal(plans[0].options.virtual_stages, 3);
+    assert_float_equal(plans[0].costs.seconds, 3 * 8 * (2 * 3 + 1), 1e-9);
+    run.virtual_stages = 2;
+    check_ok(sli_plan_search_machine(&options, &run, &machine, plans, &count));
+    for (int i = 0; i < count; i++)
+        assert_int_equal(plans[i].options.virtual_stages, 2);
+}
+
+/* The reason is that of the schedule's own number of stages. */
+static void other_virtual_stages_are_no_reason(void **state)
+{
+    sl_train_options run = options_of_model();
+    run.schedule = "interleaved";
+    run.pipeline_ranks = 3;
+    run.replicas = 1;
+    refuse(&run, SL_KEEP_SCHEDULE | SL_KEEP_PIPELINE_RANKS | SL_KEEP_REPLICAS, 0, SL_ERR_INVALID,
+           "there are more stages than layers: 6 stages, 4 layers");
+}
+
 static void given_options_are_kept(void **state)
 {
     sl_train_options run = options_of_model();
@@ -178,17 +238,6 @@ static void given_options_are_kept(void **state)
         assert_int_equal(plans[i].options.balance[0], 5);
         assert_int_equal(plans[i].options.pipeline_ranks, 2);
     }
-}
-
-static void refuse(const sl_train_options *run, unsigned kept, int64_t tokens, sl_status status,
-                   const char *text)
-{
-    int count;
-    made_machine made = {.seconds_of_row = {1, 1, 1, 1, 1, 1}};
-    sl_found_plan plans[SL_PLANS_FOUND];
-    const sli_machine machine = machine_of(&made);
-    const sl_plan_search_options options = {.run = run, .kept = kept, .batch_tokens = tokens};
-    check_error(sli_plan_search_machine(&options, run, &machine, plans, &count), status, text);
 }
 
 static void split_vocabulary_of_a_frozen_head_is_never_planned(void **state)
@@ -437,6 +486,8 @@ int search_machine_tests(void)
         cmocka_unit_test(split_vocabulary_is_planned),
         cmocka_unit_test(split_vocabulary_of_a_frozen_head_is_never_planned),
         cmocka_unit_test(slices_are_planned_as_they_are_given),
+        cmocka_unit_test(virtual_stages_are_searched),
+        cmocka_unit_test(other_virtual_stages_are_no_reason),
         cmocka_unit_test(given_options_are_kept),
         cmocka_unit_test(another_batch_size_than_the_given_one_is_never_planned),
         cmocka_unit_test(plan_names_all_its_devices),

@@ -22,7 +22,8 @@ typedef struct machine_search {
     const sl_module *model;
     bool is_counted;       /* operations stand for times */
     int64_t rows;          /* of a step */
-    sli_error_copy reason; /* why the last candidate that is no layout is none */
+    sli_error_copy reason; /* why the last candidate that is no layout, with its schedule's own
+                              number of stages, is none */
 } machine_search;
 
 bool sli_plan_keeps(const sl_plan_search_options *options, const sl_train_options *run,
@@ -124,6 +125,8 @@ static bool make_options(const machine_search *search, const sli_candidate *cand
     out->replicas = candidate->replicas;
     out->pipeline_ranks = candidate->pipeline_ranks;
     out->schedule = candidate->schedule;
+    if (candidate->virtual_stages > 0)
+        out->virtual_stages = candidate->virtual_stages;
     out->chunks = candidate->chunks;
     out->recompute = candidate->recompute;
     out->zero = candidate->zero;
@@ -277,14 +280,18 @@ static sl_status consider_candidate(void *context, sli_search *results,
     sl_plan_destroy(&plan);
     return status;
 fail:
-    sli_error_save(&search->reason, status);
+    if (candidate->virtual_stages == 0)
+        sli_error_save(&search->reason, status);
     sl_plan_destroy(&plan);
     return sli_plan_is_impossible(status) ? SL_OK : status;
 }
 
 /* ---- The space ---------------------------------------------------------------------------- */
 
-enum { MOST_LISTED_CHUNKS = 64 };
+enum { MOST_LISTED_CHUNKS = 64, LISTED_VIRTUAL_STAGES = 7 };
+
+/* Of a rank: the schedule's own number, 1 or 2, and more than that. */
+static const int virtual_stages[LISTED_VIRTUAL_STAGES] = {0, 3, 4, 5, 6, 7, 8};
 
 /* Into as many micro-batches a shard's batch may be cut. */
 static int list_chunks(const machine_search *search, int *chunks)
@@ -304,6 +311,7 @@ static sl_status search_space(machine_search *search, sli_search *results)
 {
     const sl_train_options *run = search->run;
     int chunks[MOST_LISTED_CHUNKS], cores = search->machine->cores;
+    bool keeps_virtual = run->virtual_stages > 0 || run->table || run->placement;
     int known = search->machine->most_replicas, most_replicas = known > 0 ? known : cores;
     sli_sharing sharing = search->machine->sharing;
     bool keeps_replicas = is_kept(search, SL_KEEP_REPLICAS),
@@ -316,6 +324,8 @@ static sl_status search_space(machine_search *search, sli_search *results)
                               .most_pipeline_ranks = keeps_ranks             ? run->pipeline_ranks
                                                      : cores < SL_MAX_STAGES ? cores
                                                                              : SL_MAX_STAGES,
+                              .virtual_stages = virtual_stages,
+                              .virtual_count = keeps_virtual ? 1 : LISTED_VIRTUAL_STAGES,
                               .chunks = chunks,
                               .chunk_count = list_chunks(search, chunks),
                               .zeros = {is_kept(search, SL_KEEP_ZERO) && run->zero,
