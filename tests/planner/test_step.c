@@ -110,13 +110,15 @@ static void shared_cores_recompute_as_long(void **state)
     sl_schedule_destroy(&made.table);
 }
 
-/* A model of 27 MiB of gradients has a bucket of 1 MiB, one of 25 and one more. */
+/* A model of 27 MiB of gradients has a bucket of 1 MiB, one of 25 and one more. While the only
+ * backward runs, from 3 to 9, they are ready at 5, 7 and 9. Of a second each the last one alone is
+ * late; of three each they are sent from 5 to 14. */
 static void each_bucket_has_its_own_exchange(void **state)
 {
     static const int balance[] = {3};
     const sl_model_options sizes = {
         .ntokens = 50, .emsize = 1024, .nhid = 1370, .nhead = 2, .nlayers = 1, .context = 16};
-    const sl_module_profile modules[3] = {{0}};
+    const sl_module_profile modules[3] = {{1, 2, 1, 1, 0}, {1, 2, 1, 1, 0}, {1, 2, 1, 1, 0}};
     const sl_module_profile *of_ranks[LAYOUT_RANKS];
     const sli_candidate candidate = {.replicas = 2,
                                      .pipeline_ranks = 1,
@@ -130,9 +132,16 @@ static void each_bucket_has_its_own_exchange(void **state)
     assert_true(mib > 26 && mib < 51);
     give_to_ranks(modules, of_ranks);
     make_layout(model, &candidate, 4, &made);
-    const sli_layout_speed speed = {.profiles = of_ranks, .reduce = {1, 0}};
+    sli_layout_speed speed = {.profiles = of_ranks, .reduce = {1, 0}};
     check_ok(sli_layout_time_step(&made.layout, &speed, balance, &costs));
+    assert_float_equal(costs.pipeline, 9, 0);
     assert_float_equal(costs.exchange, 3, 0);
+    speed.hides_exchange = true;
+    check_ok(sli_layout_time_step(&made.layout, &speed, balance, &costs));
+    assert_float_equal(costs.exchange, 1, 1e-12);
+    speed.reduce.seconds = 3;
+    check_ok(sli_layout_time_step(&made.layout, &speed, balance, &costs));
+    assert_float_equal(costs.exchange, 5, 1e-12);
     sl_schedule_destroy(&made.table);
 }
 
