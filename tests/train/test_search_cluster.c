@@ -121,6 +121,48 @@ static sl_cluster_plan best_plan(const char *path, const sl_train_options *run, 
     return best;
 }
 
+/* Two nodes of two devices, two replicas of two stages. Of a wide model's few tokens gradients are
+ * more bytes than activations, and the replicas of a stage are in a node; of a narrow one's many,
+ * the ranks of a pipeline. */
+static void most_bytes_stay_in_a_node(void **state)
+{
+    static const char cluster[] =
+        "{\"nodes\": [{\"count\": 2, \"devices\": 2, \"memory_bytes\": 2e9, \"flops_f32\": 1e9}], "
+        "\"links\": {\"node\": {\"latency_s\": 0, \"bytes_per_s\": 1e12, \"message_s\": 0}, "
+        "\"spine\": {\"latency_s\": 0, \"bytes_per_s\": 1e6, \"message_s\": 0}}}";
+    const unsigned kept = SL_KEEP_REPLICAS | SL_KEEP_PIPELINE_RANKS | SL_KEEP_CHUNKS;
+    const char *path = scratch_path(*state, "cluster.json");
+    sl_train_options wide = options_of_model(), narrow = wide;
+    wide.replicas = wide.pipeline_ranks = narrow.replicas = narrow.pipeline_ranks = 2;
+    wide.model.emsize = wide.model.nhid = 64;
+    narrow.bptt = narrow.model.context = 128;
+    write_file(path, cluster, strlen(cluster));
+    assert_true(best_plan(path, &wide, kept).near_replicas);
+    assert_false(best_plan(path, &narrow, kept).near_replicas);
+}
+
+/* Of two micro-batches a rank has less to wait for with several stages. */
+static void few_micro_batches_ask_for_virtual_stages(void **state)
+{
+    static const char cluster[] =
+        "{\"nodes\": [{\"devices\": 2, \"memory_bytes\": 2e9, \"flops_f32\": 1e9}], \"links\": "
+        "{\"node\": {\"latency_s\": 0, \"bytes_per_s\": 1e12, \"message_s\": 0}}}";
+    const unsigned kept = SL_KEEP_REPLICAS | SL_KEEP_PIPELINE_RANKS | SL_KEEP_CHUNKS;
+    const char *path = scratch_path(*state, "cluster.json");
+    sl_train_options run = options_of_model();
+    run.pipeline_ranks = run.chunks = 2;
+    run.model.nlayers = 6;
+    write_file(path, cluster, strlen(cluster));
+    run.virtual_stages = 1;
+    const sl_cluster_plan one = best_plan(path, &run, kept);
+    run.virtual_stages = 0;
+    const sl_cluster_plan best = best_plan(path, &run, kept);
+    assert_true(best.virtual_stages > 1);
+    assert_true(best.costs.seconds < one.costs.seconds);
+    run.schedule = "interleaved";
+    assert_true(best_plan(path, &run, kept | SL_KEEP_SCHEDULE).virtual_stages > 2);
+}
+
 static double kept_tokens_per_s(const sl_cluster_plan *plan)
 {
     return plan->tokens_per_s * plan->failures.kept_fraction;
@@ -160,6 +202,8 @@ int search_cluster_tests(void)
         WITH_FILES(links_help_an_exchange),
         WITH_FILES(memory_helps_where_the_fastest_layout_does_not_fit),
         WITH_FILES(one_stage_helps_where_messages_take_long),
+        WITH_FILES(most_bytes_stay_in_a_node),
+        WITH_FILES(few_micro_batches_ask_for_virtual_stages),
         WITH_FILES(checkpoints_decide_between_layouts_of_one_shape),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
