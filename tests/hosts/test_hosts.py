@@ -90,12 +90,17 @@ class Hosts(unittest.TestCase):
         with network.Network(2, self.folder) as net:
             self.delay(net)
             links = json.loads(self.succeed(net, 4, [PROGRAM, "profile", "--links"]))["links"]
+            racks = json.loads(self.succeed(net, 2, [PROGRAM, "profile", "--links", "--rack-nodes", "2"]))["links"]
         # The devices of a process are a level of their own where it has more than one core.
         (near,) = links.keys() - {"list", "spine"}
         self.assertIn(near, ("socket", "node"))
         self.assertGreater(links["spine"]["latency_s"], 0.009)
         self.assertLess(links["spine"]["latency_s"], 0.1)
         self.assertLess(links[near]["latency_s"], links["spine"]["latency_s"])
+        # Two hosts of a rack have no spine between them.
+        self.assertEqual(racks.keys() - {"list"}, {"rack"})
+        self.assertEqual(racks["rack"]["nodes"], 2)
+        self.assertGreater(racks["rack"]["latency_s"], 0.009)
 
     def test_run_on_two_hosts_is_planned_by_its_log(self):
         """sluice plan --from knows the cable between the stages, and that each host has one of them."""
