@@ -347,6 +347,22 @@ for case in "one 1 1e9" "mixed 2 6e9"; do
 done >flop
 [ "$(uniq flop | wc -l)" = 1 ] || fail "--cluster: MFU of other devices than those in use: $(cat flop)"
 
+# What each of the others takes longer for, the most first, is the difference of the two plans' times.
+sed 's/"devices": 1, "memory_bytes": 2e9, "flops_f32": 1e9/"count": 4, "devices": 1, "memory_bytes": 2e9, "flops_f32": 1e8/' one.json >four.json
+four=(plan "${model[@]}" --ntokens 50 --batch-tokens 64 --cluster four.json)
+"$program" "${four[@]}" --json >out 2>err && "$program" "${four[@]}" >table 2>err || fail "four.json: status $?"
+python3 -c 'import json, re
+found = json.load(open("out"))
+times, lines = found["time_ms"], open("table").read().split("What the others take longer for:\n")[1].split("\n\n")[0].split("\n")
+assert len(lines) == len(times) - 1 > 2, lines
+for line, plan, own in zip(lines, found["plans"][1:], times[1:]):
+    loss, parts = re.fullmatch(r"  \d x \d.*: ([0-9.]+) ms: (.*)", line).groups()
+    assert abs(float(loss) - plan["step_ms"] + found["plans"][0]["step_ms"]) < 0.051, (line, plan)
+    parts = [(name, float(ms)) for name, ms in re.findall(r"(\w+) ([0-9.]+) ms", parts)]
+    assert parts and parts == sorted(parts, key=lambda part: -part[1]), line
+    for name, ms in parts:
+        assert abs(ms - own[name] + times[0][name]) < 0.051, (line, own, times[0])' || fail "four.json: other reasons than the times: $(cat table)"
+
 # Frozen weights take less time, and their FLOP are not counted.
 for freeze in "" "--freeze *.linear*"; do
     # shellcheck disable=SC2086 # none or two words
@@ -383,6 +399,21 @@ assert one["kept_fraction"] < one["daly_kept_fraction"] - 0.005 and one["fewer_s
 assert one["days"] != other["days"] and abs(one["days"] / other["days"] - 1) < 0.02, (one, other)' || fail "repair_s: other losses"
 "$program" plan "${cluster[@]}" --cluster pair.json --dp 2 --pp 1 --seed 18446744073709551615 --json >out 2>err || fail "--seed 2^64 - 1: status $?"
 [ "$(query 'json.load(open("out"))["seed"]')" = 18446744073709551615 ] || fail "--seed 2^64 - 1: another seed"
+# Where a save takes long, Daly's interval is another than Young's; both are printed.
+sed 's/1e6,/1e3, "save_bytes_per_s": 1e4,/' pair.json >slow.json
+runs "$program" plan "${cluster[@]}" --cluster slow.json --dp 2 --pp 1 --json
+cp out slow
+runs "$program" plan "${cluster[@]}" --cluster slow.json --dp 2 --pp 1
+python3 -c 'import json, re
+[plan] = json.load(open("slow"))["plans"]
+young, daly, mtbf = plan["young_interval_s"], plan["daly_interval_s"], plan["mtbf_s"]
+save = young ** 2 / 2 / mtbf
+ratio = save / 2 / mtbf
+assert abs((young * (1 + ratio ** 0.5 / 3 + ratio / 9) - save) / daly - 1) < 1e-6 and daly < 0.98 * young, plan
+printed = re.search(r"a checkpoint every ([0-9.]+) (\w+) \(Daly; ([0-9.]+) (\w+) by Young, [0-9.]+ \w+ by simulation\)", open("out").read()).groups()
+units = {"ms": 1e-3, "s": 1, "minutes": 60}
+assert abs(float(printed[0]) * units[printed[1]] / daly - 1) < 1e-3, (printed, plan)
+assert abs(float(printed[2]) * units[printed[3]] / young - 1) < 1e-3, (printed, plan)' || fail "slow.json: other intervals: $(cat out)"
 # The plans are those that train most tokens with failures, of all layouts: some have longer steps than many others.
 echo '{"nodes": [{"count": 8, "devices": 1, "memory_bytes": 2e9, "flops_f32": 1e8, "memory_bytes_per_s": 1e12}], "links":
  {"spine": {"latency_s": 0, "bytes_per_s": 1e12, "message_s": 0}}, "failures": {"mtbf_s": 1e4, "repair_s": 1e4, "restart_s": 600,
