@@ -52,9 +52,12 @@ void sli_huge_pages_clear(void *block, size_t bytes)
 
 const char *sli_bytes_text(int64_t bytes, char text[SLI_BYTES_TEXT_SIZE])
 {
-    const double mib = 1 << 20, gib = 1 << 30;
-    bool large = (double)bytes >= gib;
-    snprintf(text, SLI_BYTES_TEXT_SIZE, "%.2f %s", (double)bytes / (large ? gib : mib),
-             large ? "GiB" : "MiB");
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    enum { LARGEST = sizeof units / sizeof *units - 1 };
+    double value = (double)bytes;
+    int unit = 0;
+    for (; value >= 1024 && unit < LARGEST; unit++)
+        value /= 1024;
+    snprintf(text, SLI_BYTES_TEXT_SIZE, unit == 0 ? "%.0f %s" : "%.2f %s", value, units[unit]);
     return text;
 }

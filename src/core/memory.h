@@ -23,7 +23,7 @@ void *sli_huge_pages_alloc(size_t bytes);
  * as zeros when they are touched. */
 void sli_huge_pages_clear(void *block, size_t bytes);
 
-/* "1.25 GiB", "3.50 MiB": the amount for an error's text. Returns `text`. */
+/* "1.25 GiB", "3.50 MiB", "10 B": the amount for an error's text. Returns `text`. */
 enum { SLI_BYTES_TEXT_SIZE = 24 };
 const char *sli_bytes_text(int64_t bytes, char text[SLI_BYTES_TEXT_SIZE]);
 

@@ -209,6 +209,12 @@ grep -q "^No change of one thing would make it faster.$" out || fail "--from: so
 [ "$(query 'plans[0]["options"][:2]')" = "['--dp', '1']" ] || fail "--from --json: other options"
 
 refused 1 "fits the memory: the smallest has 1 replica of" "$program" plan --emsize 65536 --nhid 65536 --nlayers 500 --nhead 2 --json
+missing='import re
+units = {"B": 1, "KiB": 2 ** 10, "MiB": 2 ** 20, "GiB": 2 ** 30, "TiB": 2 ** 40}
+sizes = re.search(r"needs ([0-9.]+ \w+) of a .* that has ([0-9.]+ \w+): ([0-9.]+ \w+) are missing", open("err").read()).groups()
+needed, has, lacking = (float(number) * units[unit] for number, unit in map(str.split, sizes))
+assert lacking > 0 and abs(needed - has - lacking) < 0.02 * needed, sizes'
+python3 -c "$missing" || fail "a model that fits nowhere: not what is missing"
 refused 1 "--batch-tokens must be a multiple of the 8 tokens of a row, got 100" "$program" plan "${model[@]}" --batch-tokens 100
 refused 1 "the 15 rows of a step cannot be divided" "$program" plan "${model[@]}" --batch-tokens 120 --shards 2
 refused 1 "the 10 rows of a step cannot be divided" "$program" plan "${model[@]}" --batch-tokens 80 --batch-size 4
@@ -450,7 +456,8 @@ refused 1 "none.json: " "$program" plan "${cluster[@]}" --cluster none.json
 echo '{"nodes": [{"devices": 2, "memory_bytes": 2e9, "flops_f32": -1}]}' >bad.json
 refused 1 "bad.json:1: nodes[0].flops_f32 must be a number from 1e+06 to 1e+18, got -1" "$program" plan "${cluster[@]}" --cluster bad.json
 echo '{"nodes": [{"devices": 2, "memory_bytes": 1e6, "reserved_bytes": 999999, "flops_f32": 1e9}]}' >small.json
-refused 1 "of a device of nodes[0] that has 0.00 MiB: " "$program" plan "${cluster[@]}" --cluster small.json
+refused 1 "of a device of nodes[0] that has 1 B: " "$program" plan "${cluster[@]}" --cluster small.json
+python3 -c "$missing" || fail "small.json: not what is missing"
 refused 1 "3 replicas of 1 pipeline rank need 3 devices, but the cluster has 2" "$program" plan "${cluster[@]}" --cluster cluster.json --dp 3
 refused 1 "rows of a step cannot be divided among these replicas and micro-batches" "$program" plan "${cluster[@]}" --cluster cluster.json --dp 1 --chunks 3
 refused 1 "no layout of at most 2 devices has these options: the model's" "$program" plan "${cluster[@]}" --cluster cluster.json --dp 1 --pp 1 --virtual 2 --schedule interleaved

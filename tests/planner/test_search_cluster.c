@@ -469,8 +469,11 @@ static void nothing_that_fits_says_what_is_missing(void **state)
     const sli_cluster_job job = make_job(model, 2, 4);
     check_ok(sli_search_cluster(&job, &cluster, &search, &counts));
     assert_int_equal(search.count, 0);
-    check_error(sli_search_refuse(&search, "at most 2 devices"), SL_ERR_MEMORY,
-                "MiB of a device that has 0.00 MiB: ");
+    char text_of_missing[128];
+    snprintf(text_of_missing, sizeof text_of_missing,
+             "KiB of a device that has 10 B: %.2f KiB are missing",
+             (double)(search.smallest_bytes - 10) / 1024);
+    check_error(sli_search_refuse(&search, "at most 2 devices"), SL_ERR_MEMORY, text_of_missing);
     sli_cluster_clear(&cluster);
 }
 

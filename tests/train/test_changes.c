@@ -285,7 +285,7 @@ static void memory_is_that_of_one_host_or_gpu(void **state)
         assert_int_equal(plans[i].options.pipeline_ranks, STAGES);
     measures.memory_bytes = 1 << 10;
     check_error(sl_plan_search(&search, plans, &count, NULL), SL_ERR_MEMORY,
-                "of a device that has 0.00 MiB");
+                "of a device that has 1.00 KiB");
 }
 
 /* What activations took besides what is planned scales what is planned. */
