@@ -343,6 +343,10 @@ static void picture_has_a_bar_for_each_action(void **state)
     program_succeed(&run, "schedule --chunks 3 --slices 2 --svg %s", path);
     text[read_file(path, text, sizeof text - 1)] = '\0';
     check_text(text, ">2 stages, 3 micro-batches of 2 slices: makespan ");
+    program_succeed(&run, "schedule --chunks 3 --split-vocabulary --svg %s", path);
+    text[read_file(path, text, sizeof text - 1)] = '\0';
+    check_text(text, ">S2</text>");
+    check_text(text, ">T0</text>");
     program_start(&run, "schedule --svg %s/absent/table.svg", dir->directory);
     assert_int_equal(run.status, 1);
     check_text(run.err, "absent/table.svg: its directory does not exist");

@@ -444,9 +444,11 @@ enum {
     SHORTER = IS_SANITIZED ? 8 : 1
 }; /* so many times: sanitized kernels take about ten times as long */
 
-/* Emulated tensor cores take several times as long: there are fewer positions. */
+/* Emulated tensor cores take several times as long: there are fewer positions. The scores are never
+ * in memory together, which would take 4 bytes for each pair of positions and each head. */
 static void thousands_of_positions_match_the_reference(void **state)
 {
+    enum { MOST_BYTES = 1 << 20, MOST_FOR_A_POSITION = 256 };
     static const struct {
         int64_t positions;
         unsigned precision;
@@ -460,8 +462,14 @@ static void thousands_of_positions_match_the_reference(void **state)
     sl_device *device = all->families[0].members[0];
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         SCOPED(sequence) s = create_sequence(cases[i].positions);
+        sl_memory_stats memory;
+        sl_device_reset_peak(device);
         check_forward(device, &s, cases[i].precision, cases[i].out);
         check_backward(device, &s, cases[i].precision, cases[i].grad);
+        sl_device_memory(device, &memory);
+        assert_true(memory.peak_bytes[SL_MEMORY_WORKSPACE] > 0);
+        assert_true((double)memory.peak_bytes[SL_MEMORY_WORKSPACE] <
+                    MOST_BYTES + MOST_FOR_A_POSITION * (double)s.positions);
     }
     if (SHORTER > 1)
         print_message("with a sanitizer, sequences are shorter by a factor of %d\n", SHORTER);

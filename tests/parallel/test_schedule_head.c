@@ -117,8 +117,6 @@ static double simulate(const sl_schedule *table, double head, bool is_split)
     return seconds;
 }
 
-/* Each rank's part of the head is work of 3 head / ranks a micro-batch; the step is little longer
- * than without a head and with that. */
 /* What is frozen has no say in who computes the head. */
 static void frozen_stages_keep_their_part_of_a_split_head(void **state)
 {
@@ -132,6 +130,8 @@ static void frozen_stages_keep_their_part_of_a_split_head(void **state)
     assert_int_equal(list_kind(table, 0, SL_ACTION_BACKWARD, found), 0);
 }
 
+/* Each rank's part of the head is work of 3 head / ranks a micro-batch; the step is little longer
+ * than without a head and with that. */
 static void split_step_is_little_longer_than_its_work(void **state)
 {
     skip_if_sanitized();
