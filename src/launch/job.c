@@ -4,9 +4,10 @@
  *     RUNNING ──→ ENDING ──→ RELEASED ──→ TERMINATED ──→ KILLED
  *
  *     ENDING      the other ranks may end by themselves: those of a group notice within 5 s; the
- *                 grace starts again while one of them is saving, up to a limit
- *     RELEASED    all have ended, or wait in the start of MPI for those that have, or the time is
- *                 over: the launcher closes its side of the connections, which ends the rest
+ *                 grace starts again while one of them is saving, up to a limit, and is short where
+ *                 all wait in the start of MPI for one that has ended
+ *     RELEASED    all have ended, or the time is over: the launcher closes its side of the
+ *                 connections, which ends the rest
  *     TERMINATED  mpirun has not ended and gets SIGTERM: it may wait for a lost host, or hang
  *                 while it ends, as Open MPI's rarely does
  *     KILLED      mpirun gets SIGKILL
@@ -24,19 +25,20 @@
 
 #include <errno.h>
 #include <limits.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 typedef enum phase { RUNNING, ENDING, RELEASED, TERMINATED, KILLED } phase;
 
 static const double release_seconds = 8, release_success_seconds = 60, terminate_seconds = 5;
+
+/* For an error with which ranks may end that wait in the start of MPI. */
+static const double wait_seconds = 1;
 
 /* From an end that mpirun has chosen itself, for what ranks say or how they are lost: the cause. */
 static const double settle_seconds = 3;
@@ -79,6 +81,7 @@ typedef struct attempt {
     phase phase;
     double deadline;          /* of this phase */
     double ending_since;      /* when the phase ENDING began */
+    bool waits;               /* all that run wait in the start of MPI for one that has ended */
     bool has_saved;           /* a rank: it would go on from there */
     int signal;               /* the one that was forwarded to the programs; 0: none */
     failure failure;          /* which `end` describes */
@@ -112,7 +115,8 @@ static void update_grace(attempt *self)
         return;
     if (is_saving(self) || start > last)
         start = last;
-    self->deadline = start + self->options->grace_seconds;
+    double grace = self->options->grace_seconds;
+    self->deadline = start + (self->waits && grace > wait_seconds ? wait_seconds : grace);
 }
 
 static void set_saving(attempt *self, rank_state *rank, bool saving)
@@ -162,8 +166,8 @@ record_failure(attempt *self, failure kind, int exit_status, const char *format,
 }
 
 /* Adds to the reason which ranks still run. Called before the launcher ends them: their end then is
- * not a failure. `limit` says which time they exceeded: "within 10 s". */
-static void report_running_ranks(attempt *self, const char *limit)
+ * not a failure. `why` says why it does: they "did not end within 10 s". */
+static void report_running_ranks(attempt *self, const char *why)
 {
     int first = -1, others = 0;
     for (int r = self->count - 1; r >= 0; r--)
@@ -181,8 +185,8 @@ static void report_running_ranks(attempt *self, const char *limit)
                        self->signal, strsignal(self->signal));
     size_t used = strlen(self->end->reason);
     snprintf(self->end->reason + used, sizeof self->end->reason - used,
-             "; rank %d on %s%s did not end %s, and %s ended", first, self->ranks[first].host, more,
-             limit, others ? "were" : "was");
+             "; rank %d on %s%s %s, and %s ended", first, self->ranks[first].host, more, why,
+             others ? "were" : "was");
 }
 
 /* MPI starts when the programs of all ranks have called it, and they notice nothing until then. The
@@ -198,16 +202,16 @@ static int find_awaited_rank(const attempt *self)
     return awaited;
 }
 
-static void end_ranks_that_wait(attempt *self)
+static void check_waiting_ranks(attempt *self)
 {
-    int awaited = self->phase <= ENDING ? find_awaited_rank(self) : -1;
-    if (awaited < 0)
-        return;
-    if (self->phase == RUNNING)
+    int awaited = self->ended < self->count ? find_awaited_rank(self) : -1;
+    if (awaited >= 0 && self->phase == RUNNING)
         record_failure(self, RANK_FAILED, 1, "rank %d on %s ended before it had started MPI",
                        awaited, self->ranks[awaited].host);
-    report_running_ranks(self, "in the start of MPI");
-    enter_phase(self, RELEASED);
+    if (self->waits == (awaited >= 0))
+        return;
+    self->waits = awaited >= 0;
+    update_grace(self);
 }
 
 /* ---- Ranks -------------------------------------------------------------------------------- */
@@ -269,7 +273,7 @@ static void end_rank(attempt *self, int index, int kind, int number)
     }
     if (self->phase <= ENDING && self->ended == self->count)
         enter_phase(self, RELEASED);
-    end_ranks_that_wait(self);
+    check_waiting_ranks(self);
 }
 
 static void add_role(rank_state *rank, const char *role)
@@ -312,7 +316,7 @@ static void on_message(void *owner, int index, const sli_wire_message *message)
     case SLI_RANK_JOINED:
         self->ranks[index].joining = message->kind == SLI_RANK_JOINING;
         self->ranks[index].joined = message->kind == SLI_RANK_JOINED;
-        end_ranks_that_wait(self);
+        check_waiting_ranks(self);
         break;
     case SLI_RANK_STEPS:
         if (message->sequence > INT64_MAX)
@@ -327,7 +331,9 @@ static void on_message(void *owner, int index, const sli_wire_message *message)
     case SLI_RANK_PROCESSES:
         ask_for_fewer(self, index, message->number);
         break;
-    case SLI_RANK_ERROR:
+    case SLI_RANK_ERROR: /* with which it ends, and waits for no other */
+        self->ranks[index].joining = false;
+        check_waiting_ranks(self);
         report_error(self, index, message->text);
         break;
     case SLI_RANK_ENDED:
@@ -388,10 +394,10 @@ static void forward_signal(attempt *self, int number)
 /* A signal ends the grace. */
 static void report_ranks_cut_off(attempt *self, int number)
 {
-    char limit[96] = "before the next signal";
+    char why[96] = "did not end before the next signal";
     if (!self->signal)
-        snprintf(limit, sizeof limit, "before signal %d (%s)", number, strsignal(number));
-    report_running_ranks(self, limit);
+        snprintf(why, sizeof why, "did not end before signal %d (%s)", number, strsignal(number));
+    report_running_ranks(self, why);
 }
 
 /* Those with which a program is asked for something else than its end: rank 0 does it for all. */
@@ -443,29 +449,22 @@ static void read_signals(attempt *self)
 
 /* ---- mpirun ------------------------------------------------------------------------------- */
 
-/* Whether mpirun may still run because the reader of the ranks' output is slow. */
-static bool output_is_waiting(void)
-{
-    struct pollfd outputs[] = {{.fd = STDOUT_FILENO, .events = POLLOUT},
-                               {.fd = STDERR_FILENO, .events = POLLOUT}};
-    return poll(outputs, 2, 0) < 2;
-}
-
 static void end_phase(attempt *self)
 {
     static const char late[] = "all processes have ended, and mpirun has not: it is ended";
     bool success = self->phase == RELEASED && self->failure == NO_FAILURE;
-    if (success && output_is_waiting()) {
+    if (success && sli_mpirun_output_waits()) {
         enter_phase(self, RELEASED);
         return;
     }
     if (self->phase == ENDING) {
-        char limit[96];
-        int length = snprintf(limit, sizeof limit, "within %g s", self->options->grace_seconds);
+        char why[96];
+        int length =
+            snprintf(why, sizeof why, "did not end within %g s", self->options->grace_seconds);
         if (is_saving(self))
-            snprintf(limit + length, sizeof limit - (size_t)length, " and %g s of saving",
+            snprintf(why + length, sizeof why - (size_t)length, " and %g s of saving",
                      self->options->save_seconds);
-        report_running_ranks(self, limit);
+        report_running_ranks(self, self->waits ? "waited in the start of MPI" : why);
     }
     if (success)
         self->options->report(self->options->context,

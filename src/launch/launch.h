@@ -124,7 +124,8 @@ typedef struct sli_job {
     const char *name;           /* of the job, the same in all attempts */
     const char *const *command; /* the ranks' program and its arguments, then NULL */
     sli_lost_time *lost;        /* is told of its steps */
-    sli_hosts *hosts;           /* (optional) an elastic job grows when they answer again */
+    sli_hosts *hosts;           /* (optional) whose file mpirun gets; an elastic job also grows when
+                                   they answer again */
     int processes, restarts;
     bool this_host;   /* all of them are on this host */
     bool may_restart; /* another attempt follows a failure */
@@ -154,6 +155,9 @@ sl_status sli_job_run(const sli_job *job, sli_job_end *out);
  * SL_ERR_IO and SL_ERR_MEMORY. `launcher`: where the supervisors call. */
 sl_status sli_mpirun_check(void);
 sl_status sli_mpirun_start(const sli_job *job, const char *launcher, pid_t *out);
+
+/* Whether mpirun may still run because the reader of the ranks' output is slow. */
+bool sli_mpirun_output_waits(void);
 
 /* For tests, which open several. */
 void sli_launch_link_close(sl_launch_link **link);

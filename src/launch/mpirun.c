@@ -4,6 +4,7 @@
 #include "launch/launch.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,6 +35,7 @@ sl_status sli_mpirun_check(void)
 typedef struct words {
     const char **list;
     size_t count;
+    char processes[16]; /* their number, one of the words */
 } words;
 
 static size_t count_words(const char *const *list)
@@ -54,7 +56,7 @@ static void add_words(words *line, const char *const *list)
  * 10 s, where Open MPI's own settings take minutes. A supervisor may end without MPI_Finalize,
  * which its program calls or not: mpirun would otherwise end the other supervisors, and wait a
  * second for each. The caller frees out->list. */
-static sl_status write_command(const sli_job *job, char processes[16], words *out)
+static sl_status write_command(const sli_job *job, words *out)
 {
     enum { MOST_OPTIONS = 64 };
     const sl_launch_options *options = job->options;
@@ -63,13 +65,13 @@ static sl_status write_command(const sli_job *job, char processes[16], words *ou
     bool crowded = hosts || options->processes > sysconf(_SC_NPROCESSORS_ONLN);
     size_t room = MOST_OPTIONS + 2 * (size_t)options->export_count +
                   count_words(options->supervisor) + count_words(job->command);
-    snprintf(processes, 16, "%d", job->processes);
     *out = (words){.list = calloc(room, sizeof *out->list)};
+    snprintf(out->processes, sizeof out->processes, "%d", job->processes);
     if (!out->list)
         return sli_no_memory(NULL, "mpirun's command line");
-    add_words(out,
-              (const char *const[]){"mpirun", "--quiet", "--bind-to", "none", "--mca",
-                                    "orte_allowed_exit_without_sync", "1", "-n", processes, NULL});
+    add_words(out, (const char *const[]){"mpirun", "--quiet", "--bind-to", "none", "--mca",
+                                         "orte_allowed_exit_without_sync", "1", "-n",
+                                         out->processes, NULL});
     if (geteuid() == 0)
         add_words(out, (const char *const[]){"--allow-run-as-root", NULL});
     if (hosts)
@@ -116,9 +118,8 @@ static _Noreturn void exec_mpirun(const sli_job *job, const char *launcher,
 sl_status sli_mpirun_start(const sli_job *job, const char *launcher, pid_t *out)
 {
     pid_t parent = getpid();
-    char processes[16];
     words line;
-    SL_TRY(write_command(job, processes, &line));
+    SL_TRY(write_command(job, &line));
     *out = fork();
     if (*out == 0)
         exec_mpirun(job, launcher, line.list, parent);
@@ -126,4 +127,11 @@ sl_status sli_mpirun_start(const sli_job *job, const char *launcher, pid_t *out)
     if (*out < 0)
         return sl_error(SL_ERR_IO, "mpirun cannot be started: %s", strerror(errno));
     return SL_OK;
+}
+
+bool sli_mpirun_output_waits(void)
+{
+    struct pollfd outputs[] = {{.fd = STDOUT_FILENO, .events = POLLOUT},
+                               {.fd = STDERR_FILENO, .events = POLLOUT}};
+    return poll(outputs, 2, 0) < 2;
 }

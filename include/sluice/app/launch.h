@@ -96,7 +96,8 @@ typedef struct sl_launch_options {
     int max_restarts;    /* how often a job that fails is started again */
     /* After a failure or a signal the other programs have `grace_seconds` to end by themselves, and
      * are then killed; 0: at once. The time starts again while one of them is saving, for
-     * save_seconds at most. */
+     * save_seconds at most, and is 1 s at most where all wait in the start of MPI for one that has
+     * ended (sl_launch_link_joining). */
     double grace_seconds, save_seconds;
     const char *hosts;          /* (optional) a file as for mpirun --hostfile; NULL: this host */
     const char *agent;          /* (optional) a program and its first arguments, cut at blanks, that
@@ -156,10 +157,10 @@ sl_launch_link *sl_launch_link_open(void);
  * (save_seconds). Safe on any thread and in signal handlers. NULL: does nothing. */
 void sl_launch_link_saving(sl_launch_link *link, bool begins);
 
-/* The start of MPI begins, or has succeeded: `sluice` calls this around sl_group_create_mpi. A
- * program waits there for those of all other ranks, and notices nothing. Where a rank has ended
- * before, and all that run wait, the launcher ends them, without the time of grace_seconds. NULL:
- * does nothing. */
+/* Tells the launcher that the program starts MPI, or has started it; `sluice` calls this around
+ * sl_group_create_mpi. A program waits there for those of all other ranks, and notices nothing: if
+ * a rank ends before, and all that run wait for it, the launcher ends them 1 s later. NULL: does
+ * nothing. */
 void sl_launch_link_joining(sl_launch_link *link, bool begins);
 
 /* Tells the launcher how many steps of the training are done: by one rank, when training begins or
