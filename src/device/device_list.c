@@ -236,14 +236,17 @@ sl_status sli_device_list_name_cpus(int count, bool shared, char **out)
 
 const char *sli_device_list_kind(const char *names)
 {
-    name_list list;
     const sli_device_kind *kind = NULL;
-    if (read_names(all_kinds, names, &list) == SL_OK)
-        kind = kind_of(all_kinds, list.names[0].text);
-    for (int i = 1; kind && i < list.count; i++)
-        if (kind_of(all_kinds, list.names[i].text) != kind)
-            kind = NULL;
-    clear_names(&list);
+    for (const char *at = names; *at; at += strspn(at, ", ")) {
+        char name[SLI_DEVICE_NAME_BYTES];
+        int length = (int)strcspn(at, ",");
+        snprintf(name, sizeof name, "%.*s", length, at);
+        const sli_device_kind *next = kind_of(all_kinds, name);
+        if (kind && next != kind)
+            return NULL;
+        kind = next;
+        at += length;
+    }
     return kind ? kind->prefix : NULL;
 }
 
