@@ -141,7 +141,8 @@ int64_t sli_decoder_context(const sl_model_options *model)
 static bool has_bf16_label(const json_t *json)
 {
     const json_t *old = json_object_get(json, "torch_dtype");
-    const char *label = json_string_value(old ? old : json_object_get(json, "dtype"));
+    const char *label =
+        json_string_value(json_is_string(old) ? old : json_object_get(json, "dtype"));
     return label && strcmp(label, "bfloat16") == 0;
 }
 

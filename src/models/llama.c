@@ -132,6 +132,8 @@ static sl_status refuse_others(const json_t *config, const sl_model_options *mod
     else
         SL_TRY(sli_config_need_none(config, "sliding_window"));
     SL_TRY(sli_config_number(config, "partial_rotary_factor", 0, &whole));
+    SL_TRY(sli_config_number(json_object_get(config, "rope_parameters"), "partial_rotary_factor", 0,
+                             &whole));
     if (whole != 1)
         return sl_error(SL_ERR_UNSUPPORTED,
                         "its partial_rotary_factor is %g, and sluice serves 1 alone", whole);

@@ -56,6 +56,23 @@ static void gpt2s_members_are_read(void **state)
     json_decref(config);
 }
 
+/* Readers of the older spelling find all of it. */
+static void older_spelling_of_rotary_positions_is_printed(void **state)
+{
+    sl_model_options model, again;
+    char *text;
+    json_t *config = load_config("llama3");
+    check_ok(parse(config, &model));
+    check_ok(sli_config_print(&model, SL_F32, &text));
+    json_t *printed = json_loads(text, 0, NULL);
+    assert_int_equal(json_object_del(printed, "rope_parameters"), 0);
+    check_ok(parse(printed, &again));
+    check_ok(sli_config_compare(&model, &again));
+    json_decref(printed);
+    json_decref(config);
+    free(text);
+}
+
 static void both_spellings_of_rotary_positions_are_read(void **state)
 {
     sl_model_options newer, older;
@@ -189,6 +206,9 @@ static void what_is_not_served_is_refused_by_name(void **state)
         {"llama3", "hidden_act", "\"gelu\"", "its hidden_act must be \"silu\", got \"gelu\"",
          SL_ERR_UNSUPPORTED},
         {"llama3", "mlp_bias", "true", "its mlp_bias is true", SL_ERR_UNSUPPORTED},
+        {"llama3", "rope_parameters",
+         "{\"rope_theta\": 1e4, \"rope_type\": \"default\", \"partial_rotary_factor\": 0.5}",
+         "its partial_rotary_factor is 0.5", SL_ERR_UNSUPPORTED},
         {"llama3", "partial_rotary_factor", "0.5", "its partial_rotary_factor is 0.5",
          SL_ERR_UNSUPPORTED},
         {"llama3", "rms_norm_eps", "\"x\"", "its rms_norm_eps must be a number", SL_ERR_FORMAT},
@@ -224,6 +244,7 @@ int config_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gpt2s_members_are_read),
+        cmocka_unit_test(older_spelling_of_rotary_positions_is_printed),
         cmocka_unit_test(both_spellings_of_rotary_positions_are_read),
         cmocka_unit_test(families_differ_in_biases_and_layers),
         cmocka_unit_test(both_labels_of_bf16_weights_are_read),

@@ -282,7 +282,14 @@ static void only_known_extras_are_ignored(void **state)
 {
     char path[512];
     float values[97 * 32] = {0};
-    sl_safetensors_item extra = {"h.0.attn.bias", SL_F32, sl_shape_2d(48, 48), values};
+    sl_safetensors_item extra = {"h.0.attn.masked_bias", SL_F32, sl_shape_1d(1), values};
+    write_form(*state, "gpt2", "", SL_F32, &extra, path);
+    check_logits(path, "gpt2", 1e-5);
+    extra = (sl_safetensors_item){"model.layers.0.self_attn.rotary_emb.inv_freq", SL_F32,
+                                  sl_shape_1d(4), values};
+    write_form(*state, "llama3", "", SL_F32, &extra, path);
+    check_logits(path, "llama3", 1e-5);
+    extra = (sl_safetensors_item){"h.0.attn.bias", SL_F32, sl_shape_2d(48, 48), values};
     write_form(*state, "gpt2", "", SL_F32, &extra, path);
     check_logits(path, "gpt2", 1e-5);
     extra.dtype = SL_I32;
