@@ -318,8 +318,9 @@ typedef struct cli_change_text {
     char text[1024];
 } cli_change_text;
 
-/* What a plan for a run changes: "--pp 1 --balance 6", as options of its command line, instead of
- * "--pp 2"; of one option, its value alone. */
+/* What a plan for a run changes. `options`: what to add to the command line, "--pp 1 --balance 6";
+ * `replaced`: the first of these as it was, "--pp 2", or its value alone where it is the only one.
+ */
 typedef struct cli_change {
     cli_change_text options, replaced;
     int count; /* of options */
@@ -429,7 +430,7 @@ sl_status cli_plan_print_times(const cli_plan_bar *bars, int count, const sl_pla
                                const sl_schedule *table);
 
 /* Turns the times of a simulation, which are in seconds, into milliseconds. */
-void cli_plan_scale(const sl_schedule *table, sl_simulation *simulation);
+void cli_simulation_to_ms(const sl_schedule *table, sl_simulation *simulation);
 
 /* A picture of that, SVG; malloc'ed. `simulation` is the table's, in milliseconds; `which` says of
  * what run of it. */

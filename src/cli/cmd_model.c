@@ -164,6 +164,8 @@ static sl_status run_model(cli_line *line, void *settings_read)
         cli_refuse(
             "--batch-invariant changes how long modules take, which --profile measures: give "
             "both, or neither");
+    if (train->near_replicas)
+        cli_refuse("--near-replicas is for runs of several processes, and this plans one");
     train->model.ntokens = train->init ? 0 : parsed->ntokens;
     SL_TRY(cli_saved_model_apply_sizes(line, train));
     SL_TRY(sl_train_options_check(train));

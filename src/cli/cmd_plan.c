@@ -159,7 +159,7 @@ static sl_status show_plans(const settings *parsed, cli_plans *found)
     char *text = NULL;
     sl_status status;
     SL_TRY_OR_FAIL(sl_found_plan_simulate(&found->plans[0], &found->table, &found->simulation));
-    cli_plan_scale(found->table, &found->simulation);
+    cli_simulation_to_ms(found->table, &found->simulation);
     SL_TRY_OR_FAIL(write_picture(parsed, found));
     SL_TRY_OR_FAIL(cli_plans_json(found, &text));
     if (parsed->output)
@@ -300,6 +300,8 @@ static sl_status run_plan(cli_line *line, void *settings_read)
     }
     if (parsed->cluster && has_log)
         cli_refuse("--cluster cannot be combined with --from");
+    if (!parsed->cluster && cli_line_value(line, "near-replicas"))
+        cli_refuse("--near-replicas is for runs of several processes: give --cluster");
     if ((parsed->cluster || has_log) && cli_line_value(line, "profile-seconds"))
         cli_refuse("--profile-seconds cannot be combined with --%s, with which nothing is profiled",
                    has_log ? "from" : "cluster");
@@ -322,8 +324,10 @@ fail:
 const cli_command cmd_plan = {
     .name = "plan",
     .summary = "find the fastest layout of a run on this machine",
-    .doc = "Profiles this machine for a moment, and searches replicas, pipeline ranks, schedule, "
-           "chunks, recomputation, ZeRO and cut for the shortest step that fits the memory. An "
+    .doc = "Profiles this machine for a moment, and searches replicas, pipeline ranks, virtual "
+           "stages, "
+           "schedule, chunks, recomputation, ZeRO and cut for the shortest step that fits the "
+           "memory. An "
            "option that is given is kept; those of a preset are not. All plans train the same "
            "tokens a step. The options of a plan are added to those of sluice train.\n\nWith "
            "--cluster nothing is profiled: the plans are those for machines that a file describes.",

@@ -245,8 +245,7 @@ static sl_status print_table(const sl_cluster_plans *found, const char *path, do
            best->near_replicas ? "replicas of a stage" : "ranks of a pipeline", best->nodes_used,
            best->nodes_used == 1 ? "" : "s");
     if (best->draws > 0)
-        printf("The first: a step is the mean of %d drawn ones, with jitter and slow nodes, seed "
-               "%" PRIu64 "\n",
+        printf("The first: a step is the mean of %d drawn ones, with jitter, seed %" PRIu64 "\n",
                best->draws, found->seed);
     print_failures(best, tokens, found->seed);
     printf("\nThe options of the first:\n ");
@@ -297,7 +296,7 @@ sl_status cli_plan_cluster(const sl_plan_search_options *options, const cli_clus
     sl_status status;
     SL_TRY_OR_FAIL(sl_plan_search_cluster(&search, asked->cluster, &found));
     if (found.table)
-        cli_plan_scale(found.table, &found.simulation);
+        cli_simulation_to_ms(found.table, &found.simulation);
     SL_TRY_OR_FAIL(make_json(&found, asked->cluster, asked->tokens, &text));
     if (asked->output)
         SL_TRY_OR_FAIL(sl_train_write_output(asked->output, text));

@@ -230,7 +230,7 @@ static void draw_bars(FILE *file, const cli_plan_bar *bars, int count)
     }
 }
 
-void cli_plan_scale(const sl_schedule *table, sl_simulation *simulation)
+void cli_simulation_to_ms(const sl_schedule *table, sl_simulation *simulation)
 {
     simulation->makespan *= 1e3;
     for (int rank = 0; rank < sl_schedule_ranks(table); rank++)

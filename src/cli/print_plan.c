@@ -88,7 +88,7 @@ static void print_ranks(const sl_plan *plan)
     printf("%-5s %-8s %-8s %-14s %-10s %-12s %s\n", "rank", "process", "replica", "pipeline rank",
            "stages", "device", "threads");
     for (int i = 0; i < plan->options.replicas * pipeline_ranks; i++) {
-        int rank = i / plan->pipeline_ranks_each;
+        int rank = plan->devices[i].rank;
         list_stages(plan, i % pipeline_ranks, stages, sizeof stages);
         printf("%-5d %-8d %-8d %-14d %-10s %-12s %d\n", rank, plan->processes ? rank : 0,
                i / pipeline_ranks, i % pipeline_ranks, stages, plan->devices[i].name,

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 /* torchrun's variables without RANK do not start other processes. */
 sl_status cli_group_create(const sl_launch_info *launch, sl_group **out)
@@ -338,6 +339,12 @@ static sl_status apply_model(const cli_line *line, const sl_model_options *model
     return model->family == SL_FAMILY_TUTORIALS ? SL_OK : apply_family(line, model, train);
 }
 
+static bool is_directory(const char *path)
+{
+    struct stat found;
+    return stat(path, &found) == 0 && S_ISDIR(found.st_mode);
+}
+
 sl_status cli_saved_model_apply_sizes(const cli_line *line, sl_train_options *train)
 {
     sl_model_options options;
@@ -356,5 +363,12 @@ sl_status cli_saved_model_apply_sizes(const cli_line *line, sl_train_options *tr
     if (status == SL_ERR_NOT_FOUND && train->checkpoints.resume)
         return SL_OK; /* the checkpoint has weights */
     SL_TRY(status);
-    return has ? apply_model(line, &options, train) : SL_OK;
+    if (has)
+        return apply_model(line, &options, train);
+    return is_directory(train->init) && !train->partial
+               ? sl_error(SL_ERR_NOT_FOUND,
+                          "%s: it has no config.json, which says what its tensors are of: name the "
+                          "file of tensors to give the sizes as options",
+                          train->init)
+               : SL_OK;
 }

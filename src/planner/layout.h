@@ -38,13 +38,11 @@ typedef struct sli_layout {
     bool keeps_best; /* a copy of the best parameters */
     bool saves;      /* checkpoints, which are copied before they are written */
 
-    int ranks; /* of the run: replicas, or several for each */
-    bool
-        near_replicas; /* ranks that follow each other are replicas of a stage, and not a pipeline's
-                        */
-    bool processes;    /* they are; else they are threads of one process */
+    int ranks;                     /* of the run: replicas, or several for each */
+    bool near_replicas;            /* as in sl_train_options */
+    bool processes;                /* the ranks are; else they are threads of one process */
     int first_rank, ranks_here;    /* of this host */
-    const sl_device_plan *devices; /* [replicas * pipeline ranks] */
+    const sl_device_plan *devices; /* [replicas * pipeline ranks], by replica and pipeline rank */
     int64_t process_bytes;         /* what each process holds already */
     double activation_factor;      /* of activations, which a run has measured; 0: 1 */
     bool has_own_memory; /* each pipeline rank has: a host is one of them, in a process of its own.

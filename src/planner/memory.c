@@ -296,13 +296,14 @@ void sli_layout_plan_host(const sli_layout *layout, const sl_stage_plan *stages,
                           int ranks, sl_host_plan *out)
 {
     int processes = layout->processes ? ranks : 1;
-    const sl_device_plan *devices =
-        layout->devices + layout->first_rank * sli_layout_rank(layout, 0).count;
     *out = (sl_host_plan){.process_bytes = processes * layout->process_bytes};
     for (int rank = first_rank; rank < first_rank + ranks; rank++) {
-        sli_rank_plan part = sli_layout_rank(layout, rank);
+        sli_rank_plan part = sli_layout_rank(layout, rank),
+                      here = sli_layout_rank(layout, layout->first_rank + rank - first_rank);
+        const sl_device_plan *devices =
+            layout->devices + here.replica * sl_schedule_ranks(layout->table) + here.first;
         for (int i = 0; i < part.count; i++) {
-            const char *device = devices[(rank - first_rank) * part.count + i].name;
+            const char *device = devices[i].name;
             add_pipeline_rank(layout, stages,
                               (host_rank){.rank = part.first + i,
                                           .on_host =

@@ -310,7 +310,7 @@ assert sum(title.startswith("stage 1, forward of micro-batch") for title in titl
     fail "--cluster, the table: status $?"
 grep -q "^2 x 1, [0-9]* chunks* .*%" out || fail "--cluster: an option is not kept"
 grep -q "tokens a day, [0-9.]* [a-z]* for 1e+09 tokens ([0-9.]* [a-z]* to [0-9.]* [a-z]* in 90% of the runs)$" out || fail "--cluster: no days"
-grep -q "^The first: a step is the mean of 32 drawn ones, with jitter and slow nodes, seed 1$" out || fail "--cluster: no word of jitter"
+grep -q "^The first: a step is the mean of 32 drawn ones, with jitter, seed 1$" out || fail "--cluster: no word of jitter"
 grep -q "^  nodes\[0\].efficiency = 0.5$" out || fail "--cluster: a default is not said"
 "$program" train "${run[@]}" --plan planned.json --epochs 1 --max-batches 2 --eval-max-batches 1 >out 2>err || fail "--cluster, a run: status $?"
 
@@ -341,6 +341,9 @@ runs "$program" plan "${model[@]}" --ntokens 50 --batch-tokens 64 --cluster both
 [ "$(query '"device" in plans[0]')" = False ] || fail "--cluster: a kind of devices of two kinds"
 runs "$program" plan "${model[@]}" --ntokens 50 --batch-tokens 64 --cluster both.json --dp 1 --pp 2 -o both_planned.json
 agrees both_planned.json
+
+refused 2 "--near-replicas is for runs of several processes: give --cluster" "$program" plan "${model[@]}" --ntokens 50 --near-replicas
+refused 2 "--near-replicas is for runs of several processes, and this plans one" "$program" model --near-replicas
 
 # MFU is of all devices' peaks: of one, or of two whose rates differ, the same FLOP are done.
 echo '{"nodes": [{"devices": 1, "memory_bytes": 2e9, "flops_f32": 1e9}]}' >one.json
@@ -475,6 +478,12 @@ for init in "$models/llama3" config config/config.json; do
     runs "$program" model --init "$init"
     grep -qx "Total parameters in model: 20,160" out || fail "--init $init: another model"
 done
+echo '{"weight_map": {"a": "absent.safetensors"}}' >config/model.safetensors.index.json
+runs "$program" plan --init config --seq-len 6 --batch-tokens 48 --cluster cluster.json --json
+cmp out of.config || fail "--init config with an index alone: other plans"
+rm config/model.safetensors.index.json
+mkdir empty
+refused 1 "nor config.json" "$program" plan --init empty --seq-len 6 --batch-tokens 48 --cluster cluster.json
 cmp of.llama3 of.config || fail "--init config: other plans"
 cmp of.llama3 of.config.json || fail "--init config/config.json: other plans"
 refused 1 "config/config.json is an input and must not be overwritten" "$program" plan --init config --seq-len 6 --batch-tokens 48 -o config/config.json

@@ -105,6 +105,11 @@ for near in "" --near-replicas; do
     expected=00112031
     [ -n "$near" ] && expected=00211031
     [ "$found" = "$expected" ] || fail "$near: ranks and stages are $found"
+    processes 4 --data "$scratch/text" --dp 2 --pp 2 --print-plan $near || fail "$near: no plan"
+    found=$(sed -n '/^rank  process/,/^$/p' "$scratch/out" | awk 'NR > 1 && NF { printf "%d%d", $1, $5 }')
+    [ "$found" = "$expected" ] || fail "$near: ranks and stages are planned as $found"
+    processes 4 --data "$scratch/text" --dp 2 --pp 2 --balance auto --quiet --max-batches 1 $near ||
+        fail "$near: it does not train with a cut by time"
 done
 
 # The live page shows what all processes of all replicas do in steps within an epoch. The process that writes the log

@@ -9,8 +9,8 @@
 
 SL_API_BEGIN
 
-/* Options of a run that are not searched; flags, which can be combined. Devices, a table, virtual
- * stages, a placement and accumulation steps are never searched. */
+/* Options of a run that are not searched; flags, which can be combined. Devices, a table, given
+ * virtual stages, a placement and accumulation steps are never searched. */
 typedef enum sl_plan_kept {
     SL_KEEP_REPLICAS = 1,
     SL_KEEP_PIPELINE_RANKS = 2,
@@ -167,13 +167,13 @@ typedef struct sl_found_plan {
                       timed, as a fraction of their time; negative: they were timed once, or not */
 } sl_found_plan;
 
-/* Profiles this machine, and searches replicas, pipeline ranks, schedule, chunks, recomputation,
- * ZeRO, how pipeline ranks share the cores, and the cut by time, as far as memory allows. Ranks are
- * threads of one process, at most one for each core. plans[0 ... *count - 1] are the best, with the
- * shortest step first, each of another shape (replicas, pipeline ranks, schedule). A replica has
- * one shard, unless `kept` says otherwise. Takes as long as measuring all once, and then
- * profile_seconds, or a second time where that is longer; with measures, as long as simulating the
- * tables of all layouts, the more ranks and micro-batches they have.
+/* Profiles this machine, and searches replicas, pipeline ranks, virtual stages, schedule, chunks,
+ * recomputation, ZeRO, how pipeline ranks share the cores, and the cut by time, as far as memory
+ * allows. Ranks are threads of one process, at most one for each core. plans[0 ... *count - 1] are
+ * the best, with the shortest step first, each of another shape (replicas, pipeline ranks,
+ * schedule). A replica has one shard, unless `kept` says otherwise. Takes as long as measuring all
+ * once, and then profile_seconds, or a second time where that is longer; with measures, as long as
+ * simulating the tables of all layouts, the more ranks and micro-batches they have.
  *
  * With measures of a run the plans train its batches, and, but for other chunks, the same bits: its
  * shards, rows and ZeRO are kept, and there are no more ranks or replicas than it had, since these
@@ -255,7 +255,7 @@ typedef struct sl_cluster_plans {
 } sl_cluster_plans;
 
 /* Searches the best plans of the run `options->run` on the cluster that the file `path` describes
- * (docs/planning.md), as sl_plan_search does, and virtual stages and the devices' order besides.
+ * (docs/planning.md), as sl_plan_search does, and the devices' order besides.
  * Nothing is profiled or read: the model is complete, with ntokens, and so is bptt. Devices,
  * balance, tables, placements and accumulation steps cannot be given. Clear the result with
  * sl_cluster_plans_clear, after an error too.

@@ -173,9 +173,9 @@ typedef struct sl_train_options {
     int shards;   /* of the training text (sl_batches_shard): a batch has batch_size rows of
                      each. 0: those of the checkpoint, or one for each replica of the job's first
                      attempt */
-    bool near_replicas; /* of several processes for each replica, those that follow each other are
-                           replicas of a stage; else a pipeline's */
-    bool zero;          /* shard the optimizer's state over replicas */
+    bool near_replicas;    /* with several processes for each replica, those that follow each other
+                              are replicas of a stage; false: pipeline ranks of a replica */
+    bool zero;             /* shard the optimizer's state over replicas */
     bool split_vocabulary; /* the head's classes over all pipeline ranks, in SL_VOCABULARY_BLOCKS
                               blocks (head_blocks of sl_pipe_options) */
     int pipeline_ranks;    /* pipeline ranks of each replica; 0: as many as `balance` says, or as it
@@ -235,8 +235,8 @@ typedef struct sl_train_options {
 
     double planned_step_seconds; /* of a plan that was found (sluice/app/plan.h), for reporters;
                                     0: none */
-    const char *planned_device;  /* "cpu" or "cuda": that plan is for such devices, and without
-                                    `force` none but these run it; NULL: any do */
+    const char *planned_device;  /* "cpu" or "cuda": the kind of devices that plan is for; a run on
+                                    another kind is refused without `force`; NULL: not checked */
 
     bool report_timelines; /* also call sl_reporter.pipeline within epochs: at most about once a
                               second, and never sooner than (pipeline ranks of all replicas +
@@ -302,7 +302,8 @@ typedef enum sl_decider {
  *     replica 0         rank 0: 0 1 2 3        rank 0: 0 1              rank 0: 0
  *                                              rank 1: 2 3              rank 1: 1   …
  *     replica 1         rank 1: 0 1 2 3        rank 2: 0 1   …          rank 4: 0   …
- */
+ *
+ * With near_replicas, of 4 ranks 0 and 1 have 0 1, and 2 and 3 have 2 3. */
 typedef struct sl_plan {
     sl_train_options options; /* the caller's, with all that these leave open: replicas,
                                  pipeline_ranks, virtual_stages, shards, chunks, accumulate, … */
@@ -319,7 +320,7 @@ typedef struct sl_plan {
     int64_t micro_rows;      /* rows of each but the last, which may have fewer */
     sl_schedule *table;      /* of a whole accumulation step, with its recomputations */
     char *device_names;      /* this host's, separated by commas */
-    sl_device_plan *devices; /* [replicas * pipeline_ranks] */
+    sl_device_plan *devices; /* [replicas * pipeline_ranks], by replica and pipeline rank */
 
     /* What follows from the model; 0 where the plan was made without one. */
     sl_stage_plan stage[SL_MAX_STAGES]; /* [stages]; replicas differ in their devices alone */
@@ -514,8 +515,8 @@ typedef struct sl_saved_model sl_saved_model;
 sl_status sl_saved_model_open(const char *path, sl_saved_model **out);
 void sl_saved_model_close(sl_saved_model **model);
 
-/* The options alone, without reading a tokenizer, for which config.json is enough: by its path or
- * its directory's, without weights. *has is false where there is no config.json. After an error
+/* The options alone; no tokenizer is read. config.json suffices: `path` may name it, or a directory
+ * that has it without weights. *has is false where there is no config.json. After an error
  * neither is set. Errors: those of sl_saved_model_open that are not the tokenizer's.
  */
 sl_status sl_saved_model_read_options(const char *path, sl_model_options *out, bool *has);

@@ -353,24 +353,30 @@ static const char *const names[] = {SLI_CHECKPOINT_STATE, "model.safetensors",
                                     "model.safetensors.index.json", "config.json"};
 enum { NAMES = sizeof names / sizeof *names };
 
-/* A directory is what it has, looked for in this order: a checkpoint, a file, an index, and where
- * no weights are needed a config. */
+/* A directory is what it has, looked for in this order: a checkpoint, a file, an index. Where no
+ * weights are needed its config is enough, also beside an index without its files. */
 static sl_status open_directory(const char *path, bool weights, sl_checkpoint_reader **out)
 {
     static const list_files listers[NAMES] = {list_state, list_file, list_index, list_config};
-    for (int i = 0; i < NAMES - weights; i++) {
+    int count = weights ? NAMES - 1 : NAMES;
+    sl_status status = SL_OK;
+    bool is_any = false;
+    for (int i = 0; i < count; i++) {
         char *file;
         SL_TRY(sli_path_join(path, names[i], &file));
         bool exists = access(file, F_OK) == 0;
-        sl_status status =
-            exists ? open_listed(i == 0 ? path : file, listers[i], i > 0, out) : SL_OK;
-        free(file);
         if (exists)
+            status = open_listed(i == 0 ? path : file, listers[i], i > 0, out);
+        free(file);
+        if (exists && (weights || status == SL_OK))
             return status;
+        is_any |= exists;
     }
+    if (is_any)
+        return status;
     return sl_error(SL_ERR_NOT_FOUND,
-                    "%s: the directory is no checkpoint, and has neither %s nor %s", path, names[1],
-                    names[2]);
+                    "%s: the directory is no checkpoint, and has neither %s nor %s%s", path,
+                    names[1], names[2], weights ? "" : ", nor config.json");
 }
 
 static sl_status open_path(const char *path, bool weights, sl_checkpoint_reader **out)

@@ -258,9 +258,9 @@ const char *sli_saved_model_path(const sl_saved_model *model);
 
 /* Numbers of 16 bits are read into the second half of the room of their f32, from where they can be
  * widened from the first one on. (narrow_items.c) */
-bool sli_is_narrow(sl_dtype dtype);
-void sli_place_narrow(sl_safetensors_item *item, sl_dtype dtype);
-void sli_widen(const sl_safetensors_item *item);
+bool sli_item_is_narrow(sl_dtype dtype);
+void sli_item_place_narrow(sl_safetensors_item *item, sl_dtype dtype);
+void sli_item_widen(const sl_safetensors_item *item);
 
 /* Makes of a matrix [rows, columns] its transpose. (llmc_model.c) */
 void sli_transpose(const float *from, int64_t rows, int64_t columns, float *to);

@@ -3,19 +3,19 @@
 #include "core/f16.h"
 #include "train/checkpoint/checkpoints.h"
 
-bool sli_is_narrow(sl_dtype dtype)
+bool sli_item_is_narrow(sl_dtype dtype)
 {
     return dtype == SL_BF16 || dtype == SL_F16;
 }
 
-void sli_place_narrow(sl_safetensors_item *item, sl_dtype dtype)
+void sli_item_place_narrow(sl_safetensors_item *item, sl_dtype dtype)
 {
     item->dtype = dtype;
     if (item->data)
         item->data = (uint16_t *)item->data + sl_shape_count(&item->shape);
 }
 
-void sli_widen(const sl_safetensors_item *item)
+void sli_item_widen(const sl_safetensors_item *item)
 {
     enum { AT_ONCE = 1024 };
     int64_t all = sl_shape_count(&item->shape);

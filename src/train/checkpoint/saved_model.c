@@ -34,8 +34,8 @@ struct sl_saved_model {
     _Atomic bool was_mapped; /* by one load, so that no two pipes share memory */
 };
 
-/* What is opened beside config.json: without WEIGHTS there may be none. */
-enum { TOKENIZER = 1, WEIGHTS = 2 };
+/* What is opened beside config.json: the TOKENIZER is read, WEIGHTS must be there. */
+enum { CONFIG_ALONE = 0, TOKENIZER = 1, WEIGHTS = 2 };
 
 /* A file of the directory; *text is NULL where it is not there. */
 static sl_status read_text(const sl_saved_model *model, const char *name, char **text,
@@ -237,7 +237,7 @@ sl_status sl_saved_model_read_options(const char *path, sl_model_options *out, b
     SLI_CHECK_NOT_NULL(path);
     SLI_CHECK_NOT_NULL(out);
     SLI_CHECK_NOT_NULL(has);
-    SL_TRY(open_whole(path, 0, &model));
+    SL_TRY(open_whole(path, CONFIG_ALONE, &model));
     *has = model->has_options;
     *out = model->options;
     sl_saved_model_close(&model);
@@ -363,7 +363,7 @@ static void widen_one(void *argument, int64_t index, int thread)
     (void)thread;
     const loading *job = argument;
     if (job->widens[index] && job->items[index].data)
-        sli_widen(&job->items[index]);
+        sli_item_widen(&job->items[index]);
 }
 
 static sl_status widen_all(loading *job)
@@ -453,9 +453,9 @@ static sl_status choose_item(loading *job, const sl_safetensors_item *item,
         job->used[found - job->has->tensors] = true;
         chosen.name = found->info.name;
         bool widens =
-            found->info.readable && sli_is_narrow(found->info.dtype) && item->dtype == SL_F32;
+            found->info.readable && sli_item_is_narrow(found->info.dtype) && item->dtype == SL_F32;
         if (widens)
-            sli_place_narrow(&chosen, found->info.dtype);
+            sli_item_place_narrow(&chosen, found->info.dtype);
         job->widens[job->count] = widens;
         if (is_transposed(job->model, chosen.name))
             chosen.shape = sl_shape_2d(item->shape.size[1], item->shape.size[0]);
@@ -506,18 +506,18 @@ static sl_status read_part(const sl_saved_model *model, const sl_safetensors_ite
     const sli_checkpoint_entry *found = find_tensor(model, item->name);
     sl_safetensors_item part = *item;
     bool is_part = entry->count > 0 && entry->count < sl_shape_count(&item->shape);
-    bool widens =
-        found && found->info.readable && sli_is_narrow(found->info.dtype) && item->dtype == SL_F32;
+    bool widens = found && found->info.readable && sli_item_is_narrow(found->info.dtype) &&
+                  item->dtype == SL_F32;
     part.dtype = widens ? found->info.dtype : item->dtype;
     if (!is_part || !found || !sli_checkpoint_fits(&found->info, &part))
         return SL_OK;
     part.shape = sl_shape_1d(entry->count);
     if (widens)
-        sli_place_narrow(&part, part.dtype);
+        sli_item_place_narrow(&part, part.dtype);
     sl_status status =
         sli_checkpoint_read_elements(model->reader, found, entry->first, entry->count, part.data);
     if (widens && status == SL_OK)
-        sli_widen(&part);
+        sli_item_widen(&part);
     return status;
 }
 

@@ -24,7 +24,7 @@ typedef struct sli_replica {
     bool is_silent;            /* not the first rank of its replica, which reports */
     const sl_plan *plan;       /* borrowed */
     sl_rank_stats *rank_stats; /* [count * pipeline ranks], by replica and pipeline rank */
-    sl_rank_stats *gathered;   /* the same by rank, behind them */
+    sl_rank_stats *gathered;   /* the same in the order of ranks; in the memory of rank_stats */
 } sli_replica;
 
 /* Makes the task's model and loss, and the pipe. `devices` [pipeline ranks],

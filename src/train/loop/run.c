@@ -25,8 +25,9 @@ static sl_status open_init(sli_run *run, const sl_train_options *options)
 {
     if (!options->init || run->init)
         return SL_OK;
-    sl_status status = run->is_planned_only ? sli_saved_model_open_config(options->init, &run->init)
-                                            : sl_saved_model_open(options->init, &run->init);
+    sl_status status = run->may_lack_weights
+                           ? sli_saved_model_open_config(options->init, &run->init)
+                           : sl_saved_model_open(options->init, &run->init);
     if (status != SL_ERR_NOT_FOUND || !run->found.resumes)
         return status;
     return sli_run_has_adapters(run)
@@ -369,19 +370,25 @@ static sl_status open_devices(sli_run *run)
 static sl_status share_devices(sli_run *run)
 {
     _Static_assert(sizeof(sl_device_plan) % sizeof(int32_t) == 0, "entries are words");
-    sl_device_plan mine[SL_MAX_STAGES];
-    sl_plan *plan = run->plan;
+    const sl_plan *plan = run->plan;
     const sl_device_list *list = run->devices.list;
-    sl_device_plan *first = plan->devices + run->launch.rank * plan->pipeline_ranks_each;
+    size_t each = (size_t)plan->pipeline_ranks_each;
+    sl_device_plan *mine = sli_plan_devices_of(plan, run->launch.rank);
     for (int i = 0; i < sl_device_list_count(list); i++)
-        first[i].threads = sl_device_thread_count(sl_device_list_get(list, i));
+        mine[i].threads = sl_device_thread_count(sl_device_list_get(list, i));
     if (!run->processes)
         return SL_OK;
-    memcpy(mine, first, (size_t)plan->pipeline_ranks_each * sizeof *mine);
-    return sl_group_all_gather(run->processes, mine, plan->devices,
-                               plan->pipeline_ranks_each *
-                                   (int64_t)(sizeof *mine / sizeof(int32_t)),
-                               SL_I32, NULL);
+    sl_device_plan *gathered = calloc((size_t)plan->ranks * each, sizeof *gathered);
+    if (!gathered)
+        return sli_no_memory(NULL, "the devices of %d processes", plan->ranks);
+    sl_status status =
+        sl_group_all_gather(run->processes, mine, gathered,
+                            (int64_t)(each * sizeof *mine / sizeof(int32_t)), SL_I32, NULL);
+    for (int rank = 0; status == SL_OK && rank < plan->ranks; rank++)
+        memcpy(sli_plan_devices_of(plan, rank), gathered + (size_t)rank * each,
+               each * sizeof *mine);
+    free(gathered);
+    return status;
 }
 
 /* Decides what depends on the model. */
@@ -532,7 +539,7 @@ sl_status sli_run_create_to_plan(const sl_train_options *options, sl_run **out)
     sli_run *run = *out = calloc(1, sizeof *run);
     if (!run)
         return sli_no_memory(NULL, "a run");
-    run->is_planned_only = true;
+    run->may_lack_weights = true;
     sl_status status = create_run(run, options);
     if (status != SL_OK)
         sl_run_destroy(out);

@@ -378,21 +378,36 @@ static sl_status print_devices(const sl_plan *plan, bool shared, char **out)
     return SL_OK;
 }
 
+sl_device_plan *sli_plan_devices_of(const sl_plan *plan, int rank)
+{
+    sli_rank_plan part = sli_plan_rank(plan, rank);
+    return plan->devices + part.replica * plan->options.pipeline_ranks + part.first;
+}
+
+static sl_status create_devices(sl_plan *plan)
+{
+    int each = plan->pipeline_ranks_each, all = plan->ranks * each;
+    plan->devices = calloc((size_t)all, sizeof *plan->devices);
+    if (!plan->devices)
+        return sli_no_memory(NULL, "the names of %d devices", all);
+    for (int i = 0; i < all; i++)
+        sli_plan_devices_of(plan, i / each)[i % each].rank = i / each;
+    return SL_OK;
+}
+
 sl_status sli_plan_name_devices(sl_plan *plan, bool shared)
 {
-    int all = plan->options.replicas * plan->options.pipeline_ranks,
-        index = plan->first_rank * plan->pipeline_ranks_each;
+    int each = plan->pipeline_ranks_each, all = plan->ranks * each, index = plan->first_rank * each;
     char *names;
     SL_TRY(print_devices(plan, shared, &names));
     free(plan->device_names);
     plan->device_names = names;
     if (!plan->devices)
-        plan->devices = calloc((size_t)all, sizeof *plan->devices);
-    if (!plan->devices)
-        return sli_no_memory(NULL, "the names of %d devices", all);
+        SL_TRY(create_devices(plan));
     for (const char *name = names; *name && index < all; index++) {
         int length = (int)strcspn(name, ",");
-        snprintf(plan->devices[index].name, sizeof plan->devices->name, "%.*s", length, name);
+        sl_device_plan *device = &sli_plan_devices_of(plan, index / each)[index % each];
+        snprintf(device->name, sizeof device->name, "%.*s", length, name);
         name += length;
         name += strspn(name, ", ");
     }

@@ -62,6 +62,9 @@ sl_status sli_plan_cut(sl_plan *plan, const sl_module *model, const int *balance
 
 sli_rank_plan sli_plan_rank(const sl_plan *plan, int rank);
 
+/* plan->devices of a rank, [pipeline_ranks_each]. */
+sl_device_plan *sli_plan_devices_of(const sl_plan *plan, int rank);
+
 /* The plan as the planner sees it. It borrows the plan and the model. */
 sli_layout sli_plan_layout_of(const sl_plan *plan, const sl_module *model);
 

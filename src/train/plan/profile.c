@@ -104,7 +104,7 @@ sl_status sli_find_cores(const sl_plan *plan, const sl_device_list *devices, sl_
 {
     int pipeline_ranks = plan->options.pipeline_ranks;
     int ranks_here = all ? plan->pipeline_ranks_each : pipeline_ranks;
-    rank_cores cores_here[SL_MAX_STAGES];
+    rank_cores cores_here[SL_MAX_STAGES], of_replica[SL_MAX_STAGES];
     for (int i = 0; i < ranks_here; i++)
         cores_here[i] = describe_cores(devices, i, all ? sl_group_rank(all) : 0);
     if (ranks_here == pipeline_ranks) {
@@ -118,7 +118,9 @@ sl_status sli_find_cores(const sl_plan *plan, const sl_device_list *devices, sl_
     sl_status status;
     SL_TRY_OR_FAIL(sl_group_all_gather(all, cores_here, gathered,
                                        (int64_t)ranks_here * RANK_CORES_WORDS, SL_I64, NULL));
-    number_cores(gathered, pipeline_ranks, cores); /* the first replica's come first */
+    for (int rank = 0; rank < pipeline_ranks; rank++)
+        of_replica[rank] = gathered[plan->devices[rank].rank * ranks_here + rank % ranks_here];
+    number_cores(of_replica, pipeline_ranks, cores);
 fail:
     free(gathered);
     return status;
@@ -279,8 +281,7 @@ static sl_status measure_costs(const sl_plan *plan, sl_group *all, sl_link_cost 
     bool measured[SL_MAX_STAGES][SL_MAX_STAGES] = {{false}};
     for (int s = 1; s < plan->stages; s++) {
         int sender = plan->stage[s - 1].rank, receiver = plan->stage[s].rank;
-        int first = sender / plan->pipeline_ranks_each,
-            other = receiver / plan->pipeline_ranks_each;
+        int first = plan->devices[sender].rank, other = plan->devices[receiver].rank;
         bool is_known = first == other || measured[sender][receiver];
         measured[sender][receiver] = measured[receiver][sender] = true;
         if (!is_known && (rank == first || rank == other)) {
