@@ -25,6 +25,7 @@ while read -r family loss rest; do
         --log-json "$scratch/$family.log" --save "$scratch/$family"
     check_close "$loss $rest" "$(losses_of "$scratch/$family.log")" "training of $family"
     [ ! -e "$scratch/$family/tokenizer.json" ] || fail "a tokenizer was saved where there is none"
+    ! grep -q '"record":"eval"' "$scratch/$family.log" || fail "a single file has a validation"
     "$program" eval --init "$scratch/$family" --data "$rows" >"$scratch/printed"
 done <<'GOLDEN'
 gpt2 4.911003589630127 4.108849048614502 3.5871188640594482 3.1433911323547363 2.775508165359497 2.4520766735076904 2.1746504306793213 1.949763298034668 1.759734869003296 1.5931485891342163
@@ -32,6 +33,18 @@ llama3 4.804371356964111 4.055424213409424 3.5856211185455322 3.220750570297241 
 qwen2 5.023949146270752 4.28419303894043 3.7359488010406494 3.3696916103363037 3.074800968170166 2.8133535385131836 2.5702719688415527 2.3538668155670166 2.1595161961151123 1.987184762954712
 qwen3 4.991799354553223 4.182555198669434 3.687504768371582 3.283831834793091 2.9290549755096436 2.647770404815674 2.4214248657226562 2.212942600250244 2.028987407684326 1.8674756288528442
 GOLDEN
+
+# What a family decides where nothing is given, as a file of options that is read again.
+for source in "--init $models/llama3 2e-05 48" "--init $models/llama3 --lora 0.0001 48" "--model smollm2-135m 0.0006 1024"; do
+    read -ra words <<<"$source"
+    "$program" train --data "$models/llama3/rows.jsonl" "${words[@]:0:${#words[@]}-2}" --batch-size 2 --print-config >"$scratch/config"
+    for member in '"optimizer": "adamw"' '"betas": "0.9,0.95"' '"weight-decay-for": "matrices"' '"lr-schedule": "cosine"' \
+        '"warmup-ratio": 0.03' '"clip": 1' '"shuffle": true' '"epochs": 1' '"dropout": 0' '"balance": "auto"' \
+        "\"lr\": ${words[-2]}" "\"bptt\": ${words[-1]}"; do
+        grep -qE "^ *$member,?$" "$scratch/config" || fail "$source: not $member"
+    done
+    "$program" train --config "$scratch/config" --print-config | cmp - "$scratch/config" || fail "$source: other options from a file"
+done
 
 # Where nothing else is asked for: of 80 steps, 3% are the warm-up, unless the rate stays as it is. A resume has the same.
 default=(train --init "$models/llama3" --data "$models/llama3/rows.jsonl" --batch-size 1 --epochs 40 --quiet)
