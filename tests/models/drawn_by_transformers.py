@@ -2,7 +2,7 @@
 
 Of each case transformers draws a small model of a family, and computes with it (eager, f32); sluice opens its directory. Compared
 are the loss of rows, logits, all gradients (from the weights after a step of SGD at a large rate), ten losses of AdamW and of SGD,
-and the weights after AdamW. Each case prints its seed: SLUICE_TEST_SEED is the first one, SLUICE_TEST_CASES the number of cases.
+and the weights after AdamW; in bf16 the loss and all gradients. Each case prints its seed: SLUICE_TEST_SEED is the first one, SLUICE_TEST_CASES the number of cases.
 Exits with 77 where a package is missing.
 """
 from base64 import b64encode
@@ -217,8 +217,33 @@ def check_training(case, model, rows):
     for name, gradient in adamw[0][1].items():
         case.close(name + " after AdamW", after[name], adamw[0][2][name], adamw[1][2][name], 1e-4,
                    moves_by_more_than_rounding(name, gradient, largest))
+    saved = transformers.AutoModelForCausalLM.from_pretrained(case.path("adamw"), attn_implementation="eager", dtype=torch.float32)
+    model.load_state_dict(after, strict=False)  # a tied head is not there
+    with torch.no_grad():
+        expected = model(input_ids=batch["input_ids"]).logits
+        case.close("logits of what is saved", saved.eval()(input_ids=batch["input_ids"]).logits, expected, expected, 1e-6)
+    model.load_state_dict(start)
     losses, _ = case.trained(rows, STEPS, "sgd", "--optimizer", "sgd", "--lr", "0.1", "--weight-decay", "0")
     case.close("losses of SGD", losses, sgd[0][0], sgd[1][0], 1e-5)
+
+
+def check_bf16(case, model, rows):
+    """About as far from f32 as torch.autocast: the loss, and each gradient beside the model's largest."""
+    batch, start = padded(rows), {name: value.clone() for name, value in model.state_dict().items()}
+    still = torch.optim.SGD(model.parameters(), lr=0)
+    losses, gradients, _ = train(model, batch, start, still)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        _, rounded, _ = train(model, batch, start, still)
+    rate = 2.0 ** 20
+    loss, stepped = case.trained(rows, 1, "bf16", "--precision", "bf16", "--optimizer", "sgd", "--lr", str(rate), "--weight-decay", "0")
+    if not abs(loss[0] / losses[0] - 1) < 0.005:
+        sys.exit(f"{case.what}: the loss in bf16 is {loss[0]}, in f32 {losses[0]}")
+    largest = max(gradient.abs().max() for gradient in gradients.values())
+    for name, gradient in gradients.items():
+        far, theirs = (((one - gradient).abs().max() / largest).item()
+                       for one in ((start[name] - stepped[name]) / rate, rounded[name]))
+        if not far < max(0.02, 3 * theirs):
+            sys.exit(f"{case.what}: the gradient of {name} in bf16 is {far:.3g} of the largest from f32's, torch.autocast's {theirs:.3g}")
 
 
 def check(program, seed):
@@ -235,6 +260,7 @@ def check(program, seed):
             file.writelines(json.dumps(row) + "\n" for row in rows)
         check_logits(case, model, draw, length)
         check_training(case, model, rows)
+        check_bf16(case, model, rows)
 
 
 def main():
