@@ -10,35 +10,34 @@
 /* GPT-2's, whose children the layer runs. */
 static const sl_module_ops mlp_ops = {.type = "GPT2MLP"};
 
-static sl_status check_decoder_options(const sl_decoder_layer_options *options)
+static sl_status check_attention_options(const sl_decoder_layer_options *options)
 {
     int64_t key_heads = options->key_heads > 0 ? options->key_heads : options->heads;
-    if (options->width < 1 || options->heads < 1 || options->feed_forward < 1)
+    if (options->width < 1 || options->heads < 1)
         return sl_error(SL_ERR_INVALID,
-                        "sl_decoder_layer_create: width, heads and feed_forward must be at least "
-                        "1, got %" PRId64 ", %" PRId64 " and %" PRId64,
-                        options->width, options->heads, options->feed_forward);
+                        "a decoder's layer: width and heads must be at least 1, got %" PRId64
+                        " and %" PRId64,
+                        options->width, options->heads);
     if (options->key_heads < 0 || options->head_width < 0)
         return sl_error(SL_ERR_INVALID,
-                        "sl_decoder_layer_create: key_heads and head_width must not be negative, "
+                        "a decoder's layer: key_heads and head_width must not be negative, "
                         "got %" PRId64 " and %" PRId64,
                         options->key_heads, options->head_width);
     if (options->head_width == 0 && options->width % options->heads != 0)
         return sl_error(SL_ERR_INVALID,
-                        "sl_decoder_layer_create: the heads must divide the width where no "
+                        "a decoder's layer: the heads must divide the width where no "
                         "head_width is given, got %" PRId64 " heads and a width of %" PRId64,
                         options->heads, options->width);
     if (options->heads % key_heads != 0)
         return sl_error(SL_ERR_INVALID,
-                        "sl_decoder_layer_create: the heads of keys must divide those of queries, "
+                        "a decoder's layer: the heads of keys must divide those of queries, "
                         "got %" PRId64 " and %" PRId64,
                         key_heads, options->heads);
     if (options->naming == SL_NAMING_GPT2 && options->rotary.kind != SL_ROTARY_NONE)
-        return sl_error(SL_ERR_INVALID,
-                        "sl_decoder_layer_create: GPT-2's layer has no rotary positions");
+        return sl_error(SL_ERR_INVALID, "a decoder's layer: GPT-2's layer has no rotary positions");
     if (options->naming == SL_NAMING_GPT2 && options->qk_norm)
         return sl_error(SL_ERR_INVALID,
-                        "sl_decoder_layer_create: GPT-2's layer has no norms of queries and keys");
+                        "a decoder's layer: GPT-2's layer has no norms of queries and keys");
     SL_TRY(sli_rotary_check("sl_decoder_layer_create", &options->rotary,
                             options->head_width > 0 ? options->head_width
                                                     : options->width / options->heads));
@@ -123,12 +122,13 @@ static sl_status add_norms(const sl_decoder_layer_options *options, sl_module **
     return SL_OK;
 }
 
-static sl_status create_attention(const sl_decoder_layer_options *options, sl_module **out)
+sl_status sl_decoder_attention_create(const sl_decoder_layer_options *options, sl_module **out)
 {
     *out = NULL;
+    SL_TRY(check_attention_options(options));
     sli_self_attention *self = calloc(1, sizeof *self);
     if (!self)
-        return sli_no_memory("sl_decoder_layer_create", "self-attention");
+        return sli_no_memory("sl_decoder_attention_create", "self-attention");
     *self = (sli_self_attention){.width = options->width,
                                  .heads = options->heads,
                                  .key_heads =
@@ -153,7 +153,7 @@ static sl_status create_attention(const sl_decoder_layer_options *options, sl_mo
 static sl_status add_attention(const sl_decoder_layer_options *options, sl_module **module,
                                const char *name, sli_encoder_layer *layer)
 {
-    return sl_module_append(module, name, create_attention(options, &layer->self_attn),
+    return sl_module_append(module, name, sl_decoder_attention_create(options, &layer->self_attn),
                             &layer->self_attn);
 }
 
@@ -206,7 +206,10 @@ static sl_status add_llama_children(const sl_decoder_layer_options *options, sl_
 sl_status sl_decoder_layer_create(const sl_decoder_layer_options *options, sl_module **out)
 {
     *out = NULL;
-    SL_TRY(check_decoder_options(options));
+    if (options->feed_forward < 1)
+        return sl_error(SL_ERR_INVALID,
+                        "a decoder's layer: feed_forward must be at least 1, got %" PRId64,
+                        options->feed_forward);
     sli_encoder_layer *layer = calloc(1, sizeof *layer);
     if (!layer)
         return sli_no_memory("sl_decoder_layer_create", "a layer");

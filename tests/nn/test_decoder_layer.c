@@ -65,6 +65,19 @@ static void gradients_match_differences(void **state)
     }
 }
 
+static void gradients_of_the_attention_alone_match_differences(void **state)
+{
+    for (int i = 0; i < CASES; i++) {
+        SCOPED(sl_module) *module = NULL;
+        sl_decoder_layer_options options = cases[i];
+        options.feed_forward = 0;
+        check_ok(sl_decoder_attention_create(&options, &module));
+        check_module(&(module_case){.module = module,
+                                    .in = sl_shape_3d(2, 4, cases[i].width),
+                                    .training = true});
+    }
+}
+
 /* Freezes leaf number `left` of the tree, counted down; below 0 afterwards: there is one. */
 static void freeze_leaf(sl_module *module, int *left)
 {
@@ -158,7 +171,7 @@ static void impossible_options_are_refused(void **state)
     sl_decoder_layer_options options = cases[0];
     options.feed_forward = 0;
     check_error(sl_decoder_layer_create(&options, &module), SL_ERR_INVALID,
-                "must be at least 1, got 6, 2 and 0");
+                "feed_forward must be at least 1, got 0");
     options = cases[0];
     options.heads = 4;
     check_error(sl_decoder_layer_create(&options, &module), SL_ERR_INVALID,
@@ -195,6 +208,7 @@ int decoder_layer_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_match_differences),
+        cmocka_unit_test(gradients_of_the_attention_alone_match_differences),
         cmocka_unit_test(any_module_may_be_frozen),
         cmocka_unit_test(activations_are_what_saved_bytes_says),
         cmocka_unit_test(parameters_bear_transformers_names_in_its_order),
