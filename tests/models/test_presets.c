@@ -2,6 +2,7 @@
 #include "models/config.h"
 #include "support/modules.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,6 +50,55 @@ static void they_have_the_ids_of_their_special_tokens(void **state)
     }
 }
 
+/* Mean and standard deviation of a parameter's values. */
+static void measure(const sl_parameter *parameter, double *mean, double *deviation)
+{
+    const float *values = sl_tensor_f32(sl_parameter_value(parameter));
+    int64_t count = sl_shape_count(sl_parameter_shape(parameter));
+    double sum = 0, squares = 0;
+    for (int64_t i = 0; i < count; i++) {
+        sum += values[i];
+        squares += (double)values[i] * values[i];
+    }
+    *mean = sum / (double)count;
+    *deviation = sqrt(squares / (double)count - *mean * *mean);
+}
+
+/* As transformers begins: normal with 0.02, GPT-2's products to a branch's output with
+ * 0.02 / sqrt(2 layers); weights of norms 1, biases 0. */
+static void first_values_are_those_of_transformers(void **state)
+{
+    static const char *const names[] = {"gpt2", "qwen3-0.6b"};
+    SCOPED(sl_device) *device = new_device(1);
+    for (int i = 0; i < 2; i++) {
+        SCOPED(sl_module) *model = NULL;
+        SCOPED(sl_parameter_set) *set = NULL;
+        sl_model_options options;
+        check_ok(sl_model_options_named(names[i], &options));
+        options.ntokens = 500;
+        options.emsize = options.nhid = 128;
+        options.nlayers = 3;
+        options.nhead = options.decoder.key_heads = 4;
+        check_ok(sl_transformer_lm_create(&options, &model));
+        check_ok(sl_parameter_set_create(model, 0, 0,
+                                         &(sl_parameter_set_options){.device = device, .seed = 1},
+                                         &set));
+        for (int k = 0; k < sl_parameter_set_count(set); k++) {
+            const sl_parameter *parameter = sl_parameter_set_get(set, k);
+            const char *name = sl_parameter_name(parameter);
+            bool is_vector = sl_parameter_shape(parameter)->dims == 1;
+            bool is_norm = is_vector && strstr(name, "weight");
+            double mean, deviation,
+                expected = is_vector                ? 0
+                           : strstr(name, "c_proj") ? 0.02 / sqrt(6)
+                                                    : 0.02;
+            measure(parameter, &mean, &deviation);
+            assert_true(fabs(mean - is_norm) <= 0.05 * expected);
+            assert_true(fabs(deviation - expected) <= 0.03 * expected);
+        }
+    }
+}
+
 static bool is_below(const void *most, int64_t id)
 {
     return id < *(const int64_t *)most;
@@ -80,6 +130,7 @@ int presets_tests(void)
         cmocka_unit_test(parameters_count_as_published),
         cmocka_unit_test(their_config_is_read_as_the_same_model),
         cmocka_unit_test(they_have_the_ids_of_their_special_tokens),
+        cmocka_unit_test(first_values_are_those_of_transformers),
         cmocka_unit_test(ids_that_a_vocabulary_does_not_have_are_forgotten),
         cmocka_unit_test(other_names_are_refused),
     };
