@@ -146,6 +146,57 @@ fail:
     return status;
 }
 
+/* ---- Ties ----------------------------------------------------------------------------------- */
+
+typedef struct tie_traffic {
+    const sli_layout *layout;
+    const int *balance;
+    sl_link_cost link;
+    double seconds;
+} tie_traffic;
+
+/* The pipeline rank of a module. */
+static int find_rank(const tie_traffic *traffic, sl_module *module)
+{
+    int index = sli_module_index_in(sli_module_root(module), module), stage = 0;
+    for (int end = traffic->balance[0]; index >= end; end += traffic->balance[++stage])
+        continue;
+    return sl_schedule_placement(traffic->layout->table)[stage];
+}
+
+/* A process gets the value before a step and sends its gradient after it
+ * (parallel/pipe/pipe_tied.c). */
+static sl_status add_tie(sl_parameter *tied, void *arg)
+{
+    tie_traffic *traffic = arg;
+    const sli_layout *layout = traffic->layout;
+    int each = layout->has_own_memory ? 1 : sli_layout_rank(layout, 0).count;
+    int user = find_rank(traffic, tied->module), owner = find_rank(traffic, tied->tied_to->module);
+    if (user / each == owner / each || !sli_parameter_is_trained(tied))
+        return SL_OK;
+    double bytes = (double)sl_shape_count(sl_parameter_shape(tied)) * (double)sizeof(float);
+    traffic->seconds += 2 * (traffic->link.seconds + bytes * traffic->link.seconds_per_byte);
+    return SL_OK;
+}
+
+/* Over the slowest link, as others than those between neighbours are not known. A head that is
+ * split has its own rows of what it is tied to. */
+static double tie_seconds(const sli_layout *layout, const sli_layout_speed *speed,
+                          const int *balance)
+{
+    int ranks = sl_schedule_ranks(layout->table);
+    tie_traffic traffic = {.layout = layout, .balance = balance};
+    if (!speed->links || layout->head_blocks > 0)
+        return 0;
+    for (int i = 0; i < ranks * ranks; i++)
+        if (speed->links[i].seconds_per_byte > traffic.link.seconds_per_byte)
+            traffic.link = speed->links[i];
+    (void)sli_module_for_each_tie(layout->model, add_tie, &traffic);
+    return traffic.seconds;
+}
+
+/* ---- The step ------------------------------------------------------------------------------- */
+
 sl_partition_costs sli_layout_partition_costs(const sli_layout *layout,
                                               const sli_layout_speed *speed)
 {
@@ -204,6 +255,7 @@ sl_status sli_layout_time_step(const sli_layout *layout, const sli_layout_speed 
     sl_status status;
     SL_TRY_OR_FAIL(divide_pipeline(layout, speed, balance, &simulation, out));
     status = time_update(layout, speed, balance, &simulation, out);
+    out->exchange += tie_seconds(layout, speed, balance);
     out->seconds = out->pipeline + out->exchange + out->update;
 fail:
     sl_simulation_clear(&simulation);

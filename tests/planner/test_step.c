@@ -81,6 +81,43 @@ static void step_is_the_table_the_exchange_and_the_update(void **state)
     sl_schedule_destroy(&made.table);
 }
 
+/* A tied head in another process gets the embedding's values, and sends its gradients. */
+static void ties_between_processes_take_their_time(void **state)
+{
+    enum { MODULES = 4, TOKENS = 50, WIDTH = 16 };
+    static const int balance[] = {2, 2};
+    static const sl_link_cost links[] = {{0, 0}, {0.5, 1e-3}, {0.5, 1e-3}, {0, 0}};
+    const sl_model_options options = {.ntokens = TOKENS,
+                                      .emsize = WIDTH,
+                                      .nhid = WIDTH,
+                                      .nhead = 2,
+                                      .nlayers = MODULES - 2,
+                                      .context = 16,
+                                      .tie = true};
+    const sli_candidate candidate = {.replicas = 1,
+                                     .pipeline_ranks = 2,
+                                     .schedule = "gpipe",
+                                     .chunks = 2};
+    sl_module_profile modules[MODULES] = {{1, 2, 1, 1, 0}};
+    const sl_module_profile *of_ranks[LAYOUT_RANKS];
+    SCOPED(sl_module) *model = NULL;
+    made_layout made;
+    sl_step_costs costs;
+    give_to_ranks(modules, of_ranks);
+    const sli_layout_speed speed = {.profiles = of_ranks, .links = links};
+    check_ok(sl_transformer_lm_create(&options, &model));
+    make_layout(model, &candidate, 16, &made);
+    check_ok(sli_layout_time_step(&made.layout, &speed, balance, &costs));
+    assert_float_equal(costs.exchange, 0, 0);
+    made.layout.ranks = 2;
+    check_ok(sli_layout_time_step(&made.layout, &speed, balance, &costs));
+    assert_float_equal(costs.exchange, 2 * (0.5 + 1e-3 * 4 * TOKENS * WIDTH), 1e-9);
+    made.layout.head_blocks = 8;
+    check_ok(sli_layout_time_step(&made.layout, &speed, balance, &costs));
+    assert_float_equal(costs.exchange, 0, 0);
+    sl_schedule_destroy(&made.table);
+}
+
 /* Of one micro-batch nothing overlaps: what is recomputed takes as long on shared cores, where all
  * ranks' work is the step's, and on cores of their own, where it is the mean of two. */
 static void shared_cores_recompute_as_long(void **state)
@@ -181,6 +218,7 @@ int step_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(step_is_the_table_the_exchange_and_the_update),
+        cmocka_unit_test(ties_between_processes_take_their_time),
         cmocka_unit_test(shared_cores_recompute_as_long),
         cmocka_unit_test(each_bucket_has_its_own_exchange),
         cmocka_unit_test(hidden_exchange_is_what_ends_after_the_table),
