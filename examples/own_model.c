@@ -32,6 +32,19 @@ static sl_status create_attention(sl_module **branch)
     return sl_sequential_append(branch, sl_dropout_create(0.05f, &next), &next);
 }
 
+/* As Llama's: both heads of queries share one of keys, and positions turn them. */
+static sl_status create_grouped_attention(sl_module **branch)
+{
+    const sl_decoder_layer_options options = {.width = WIDTH,
+                                              .heads = HEADS,
+                                              .key_heads = 1,
+                                              .naming = SL_NAMING_LLAMA,
+                                              .rotary = {.kind = SL_ROTARY_DEFAULT, .theta = 1e4}};
+    sl_module *next;
+    SL_TRY(sl_sequential_append(branch, sl_rms_norm_create(WIDTH, 0, &next), &next));
+    return sl_sequential_append(branch, sl_decoder_attention_create(&options, &next), &next);
+}
+
 static sl_status create_feed_forward(sl_module **branch)
 {
     sl_module *next;
@@ -57,7 +70,7 @@ static sl_status create_model(void *context, sl_module **model, sl_loss **loss)
     SL_TRY(sl_sequential_append(model, sl_token_embedding_create(NTOKENS, WIDTH, &next), &next));
     SL_TRY(sl_sequential_append(model, jitter_create(&next), &next));
     for (int i = 0; i < BLOCKS; i++) {
-        SL_TRY(append_residual(model, create_attention));
+        SL_TRY(append_residual(model, i % 2 ? create_grouped_attention : create_attention));
         SL_TRY(append_residual(model, create_feed_forward));
     }
     SL_TRY(sl_sequential_append(model, sl_encoder_layer_create(&last, &next), &next));
