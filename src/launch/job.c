@@ -79,8 +79,9 @@ typedef struct attempt {
     double settled;    /* when its end, before the ranks', is a failure */
     double lost_until; /* programs on lost hosts may run */
     phase phase;
-    double deadline;          /* of this phase */
-    double ending_since;      /* when the phase ENDING began */
+    double deadline;     /* of this phase */
+    double ending_since; /* when the phase ENDING began */
+    double grace_end;
     bool waits;               /* all that run wait in the start of MPI for one that has ended */
     bool has_saved;           /* a rank: it would go on from there */
     int signal;               /* the one that was forwarded to the programs; 0: none */
@@ -107,16 +108,15 @@ static bool is_saving(const attempt *self)
 }
 
 /* The grace starts when the job is to end, and again when a rank's save ends, but at most
- * save_seconds later. */
+ * save_seconds later. Who waits in the start of MPI saves nothing. */
 static void update_grace(attempt *self)
 {
     double last = self->ending_since + self->options->save_seconds, start = seconds_now(self);
-    if (self->phase != ENDING)
+    if (self->phase != ENDING || self->waits)
         return;
     if (is_saving(self) || start > last)
         start = last;
-    double grace = self->options->grace_seconds;
-    self->deadline = start + (self->waits && grace > wait_seconds ? wait_seconds : grace);
+    self->grace_end = self->deadline = start + self->options->grace_seconds;
 }
 
 static void set_saving(attempt *self, rank_state *rank, bool saving)
@@ -189,8 +189,8 @@ static void report_running_ranks(attempt *self, const char *why)
              others ? "were" : "was");
 }
 
-/* MPI starts when the programs of all ranks have called it, and they notice nothing until then. The
- * rank that those wait for which still run: one that ended before; -1: there is none. */
+/* A rank that ended before it had started MPI, if all that still run wait for it: MPI starts when
+ * all have called it, and they notice nothing until then. Else -1. */
 static int find_awaited_rank(const attempt *self)
 {
     int awaited = -1;
@@ -202,16 +202,17 @@ static int find_awaited_rank(const attempt *self)
     return awaited;
 }
 
+/* The grace is short where nothing can come of it. */
 static void check_waiting_ranks(attempt *self)
 {
     int awaited = self->ended < self->count ? find_awaited_rank(self) : -1;
+    double soon = seconds_now(self) + wait_seconds;
     if (awaited >= 0 && self->phase == RUNNING)
         record_failure(self, RANK_FAILED, 1, "rank %d on %s ended before it had started MPI",
                        awaited, self->ranks[awaited].host);
-    if (self->waits == (awaited >= 0))
-        return;
+    if (self->phase == ENDING && self->waits != (awaited >= 0))
+        self->deadline = awaited >= 0 && soon < self->grace_end ? soon : self->grace_end;
     self->waits = awaited >= 0;
-    update_grace(self);
 }
 
 /* ---- Ranks -------------------------------------------------------------------------------- */
