@@ -1,5 +1,6 @@
 /* How long a step takes: the simulated tables of the micro-batches of a replica's shards, then what
- * replicas exchange, as far as the tables do not hide it, then the update. */
+ * replicas exchange, as far as the tables do not hide it, and ranks send of tied parameters, then
+ * the update. */
 #include "planner/layout.h"
 
 #include "core/error.h"
@@ -164,7 +165,7 @@ static int find_rank(const tie_traffic *traffic, sl_module *module)
     return sl_schedule_placement(traffic->layout->table)[stage];
 }
 
-/* A process gets the value before a step and sends its gradient after it
+/* A process gets the value once a step, and sends a gradient after each table
  * (parallel/pipe/pipe_tied.c). */
 static sl_status add_tie(sl_parameter *tied, void *arg)
 {
@@ -175,12 +176,14 @@ static sl_status add_tie(sl_parameter *tied, void *arg)
     if (user / each == owner / each || !sli_parameter_is_trained(tied))
         return SL_OK;
     double bytes = (double)sl_shape_count(sl_parameter_shape(tied)) * (double)sizeof(float);
-    traffic->seconds += 2 * (traffic->link.seconds + bytes * traffic->link.seconds_per_byte);
+    traffic->seconds += (1 + count_shards(layout) * layout->accumulate) *
+                        (traffic->link.seconds + bytes * traffic->link.seconds_per_byte);
     return SL_OK;
 }
 
-/* Over the slowest link, as others than those between neighbours are not known. A head that is
- * split has its own rows of what it is tied to. */
+/* Over the slowest link, as others than those between neighbours are not known. In a run's measures
+ * links have no bytes: its pipeline's time has what its ties took. A split head is tied otherwise
+ * (parallel/pipe/pipe_head_values.c). */
 static double tie_seconds(const sli_layout *layout, const sli_layout_speed *speed,
                           const int *balance)
 {

@@ -54,7 +54,7 @@ const char *sl_host_plan_text(const sl_host_plan *host, char text[SL_HOST_PLAN_B
 typedef struct sl_device_plan {
     char name[32]; /* empty: it is on another host, and not known yet */
     int threads;   /* 0: it is not open */
-    int rank;      /* of the run, that has it */
+    int rank;      /* the rank of the run that has this device */
 } sl_device_plan;
 
 /* The bytes of memory and swap that a process can have: the machine's, or less where a control
