@@ -316,7 +316,7 @@ def measure_choice(bench, model):
 
 
 def print_choices(choices):
-    print("\n| model | chosen | planned ms | its step, ms | the best of all, ms | which | chosen, of the best |\n"
+    print("\n| model | chosen | planned ms | its step, ms | the best of the 20 layouts, ms | which | chosen, of that |\n"
           "|---|---|---|---|---|---|---|")
     for choice in choices:
         print(f"| {choice['model']} | {choice['options']} | {choice['planned_ms']:.1f} | {choice['ms']:.1f} | {choice['best_ms']:.1f} | "

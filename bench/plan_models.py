@@ -64,9 +64,14 @@ class Family:
         if not path.exists():
             child = os.fork()  # what this process takes counts as the most of the programs that it starts
             if child == 0:
-                self.write(path)
-                os._exit(0)
-            os.waitpid(child, 0)
+                status = 1
+                try:
+                    self.write(path)
+                    status = 0
+                finally:
+                    os._exit(status)
+            if os.waitpid(child, 0)[1] != 0:
+                sys.exit(f"{path} cannot be written")
         return str(path)
 
     def words(self, text, folder):

@@ -32,7 +32,7 @@ static sl_status create_attention(sl_module **branch)
     return sl_sequential_append(branch, sl_dropout_create(0.05f, &next), &next);
 }
 
-/* As Llama's: both heads of queries share one of keys, and positions turn them. */
+/* As Llama's: both query heads share one key head; rotary positions. */
 static sl_status create_grouped_attention(sl_module **branch)
 {
     const sl_decoder_layer_options options = {.width = WIDTH,

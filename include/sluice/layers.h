@@ -124,9 +124,10 @@ typedef struct sl_decoder_layer_options {
 sl_status sl_decoder_layer_create(const sl_decoder_layer_options *options, sl_module **out);
 
 /* The attention of such a layer alone, causal, with grouped key heads (Ainslie et al., "GQA", 2023)
- * where key_heads is below heads: [N, T, D] -> [N, T, D]; `q_proj.weight`, … `o_proj.weight`, or
- * GPT-2's `c_attn.weight` and `c_proj.weight`. Of the options `feed_forward`, `activation` and
- * residual_dropout say nothing. Errors: as sl_decoder_layer_create. */
+ * where key_heads is below heads: [N, T, D] -> [N, T, D]; `q_proj.weight`, … `o_proj.weight`, with
+ * qk_norm `q_norm.weight` and `k_norm.weight`, or GPT-2's `c_attn.weight` and `c_proj.weight`. Of
+ * the options `feed_forward`, `activation` and `residual_dropout` say nothing. Errors: as
+ * sl_decoder_layer_create. */
 sl_status sl_decoder_attention_create(const sl_decoder_layer_options *options, sl_module **out);
 
 enum { SL_MAX_POSITIONS = 5000 }; /* the positional encoding's length, as in the tutorials */

@@ -301,7 +301,8 @@ static sl_status run_plan(cli_line *line, void *settings_read)
     if (parsed->cluster && has_log)
         cli_refuse("--cluster cannot be combined with --from");
     if (!parsed->cluster && cli_line_value(line, "near-replicas"))
-        cli_refuse("--near-replicas is for runs of several processes: give --cluster");
+        cli_refuse(has_log ? "--near-replicas is the log's, and cannot be given"
+                           : "--near-replicas is for runs of several processes: give --cluster");
     if ((parsed->cluster || has_log) && cli_line_value(line, "profile-seconds"))
         cli_refuse("--profile-seconds cannot be combined with --%s, with which nothing is profiled",
                    has_log ? "from" : "cluster");

@@ -327,9 +327,8 @@ static sl_status run_train(cli_line *line, void *settings_read)
     SL_TRY(cli_options_recover(line, &launch, parsed));
     check_line(line, &parsed->run);
     if (parsed->print_config) {
-        sl_status status = cli_saved_model_apply_sizes(line, &parsed->run);
-        if (status != SL_ERR_NOT_FOUND) /* an --init that is yet to be made */
-            SL_TRY(status);
+        if (!parsed->run.init || access(parsed->run.init, F_OK) == 0) /* it may be yet to be made */
+            SL_TRY(cli_saved_model_apply_sizes(line, &parsed->run));
         SL_TRY(sl_train_options_check(&parsed->run));
         cli_settings_print(line->command, parsed);
         return SL_OK;

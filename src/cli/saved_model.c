@@ -365,10 +365,11 @@ sl_status cli_saved_model_apply_sizes(const cli_line *line, sl_train_options *tr
     SL_TRY(status);
     if (has)
         return apply_model(line, &options, train);
-    return is_directory(train->init) && !train->partial
-               ? sl_error(SL_ERR_NOT_FOUND,
-                          "%s: it has no config.json, which says what its tensors are of: name the "
-                          "file of tensors to give the sizes as options",
-                          train->init)
+    return is_directory(train->init) && !train->partial && !train->checkpoints.resume
+               ? sl_error(
+                     SL_ERR_NOT_FOUND,
+                     "%s: it has no config.json with the model's sizes: give the tensors' file "
+                     "instead, and the sizes as options",
+                     train->init)
                : SL_OK;
 }

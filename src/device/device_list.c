@@ -242,7 +242,7 @@ const char *sli_device_list_kind(const char *names)
         int length = (int)strcspn(at, ",");
         snprintf(name, sizeof name, "%.*s", length, at);
         const sli_device_kind *next = kind_of(all_kinds, name);
-        if (kind && next != kind)
+        if (!next || (kind && next != kind))
             return NULL;
         kind = next;
         at += length;

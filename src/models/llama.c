@@ -131,12 +131,13 @@ static sl_status refuse_others(const json_t *config, const sl_model_options *mod
         SL_TRY(sli_config_need_flag(config, "use_sliding_window", false));
     else
         SL_TRY(sli_config_need_none(config, "sliding_window"));
-    SL_TRY(sli_config_number(config, "partial_rotary_factor", 0, &whole));
-    SL_TRY(sli_config_number(json_object_get(config, "rope_parameters"), "partial_rotary_factor", 0,
-                             &whole));
-    if (whole != 1)
-        return sl_error(SL_ERR_UNSUPPORTED,
-                        "its partial_rotary_factor is %g, and sluice serves 1 alone", whole);
+    const json_t *places[] = {config, json_object_get(config, "rope_parameters")};
+    for (int i = 0; i < 2; i++) {
+        SL_TRY(sli_config_number(places[i], "partial_rotary_factor", 0, &whole));
+        if (whole != 1)
+            return sl_error(SL_ERR_UNSUPPORTED,
+                            "its partial_rotary_factor is %g, and sluice serves 1 alone", whole);
+    }
     json_array_foreach(json_object_get(config, "layer_types"), index, type) if (
         !json_is_string(type) ||
         strcmp(json_string_value(type), "full_attention") !=

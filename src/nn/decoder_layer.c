@@ -38,11 +38,10 @@ static sl_status check_attention_options(const sl_decoder_layer_options *options
     if (options->naming == SL_NAMING_GPT2 && options->qk_norm)
         return sl_error(SL_ERR_INVALID,
                         "a decoder's layer: GPT-2's layer has no norms of queries and keys");
-    SL_TRY(sli_rotary_check("sl_decoder_layer_create", &options->rotary,
+    SL_TRY(sli_rotary_check("a decoder's layer", &options->rotary,
                             options->head_width > 0 ? options->head_width
                                                     : options->width / options->heads));
-    SL_TRY(sli_check_dropout("sl_decoder_layer_create", options->attention_dropout));
-    return sli_check_dropout("sl_decoder_layer_create", options->residual_dropout);
+    return sli_check_dropout("a decoder's layer", options->attention_dropout);
 }
 
 static sl_status add_norm_child(const sl_decoder_layer_options *options, sl_module **module,
@@ -210,6 +209,7 @@ sl_status sl_decoder_layer_create(const sl_decoder_layer_options *options, sl_mo
         return sl_error(SL_ERR_INVALID,
                         "a decoder's layer: feed_forward must be at least 1, got %" PRId64,
                         options->feed_forward);
+    SL_TRY(sli_check_dropout("a decoder's layer", options->residual_dropout));
     sli_encoder_layer *layer = calloc(1, sizeof *layer);
     if (!layer)
         return sli_no_memory("sl_decoder_layer_create", "a layer");

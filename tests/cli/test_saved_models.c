@@ -299,7 +299,7 @@ static void model_without_a_file_is_refused(void **state)
         check_refused(&run, 1, expected);
         if (i == 1) {
             program_start(&run, "train --data %s --init %s/model", dir->directory, dir->directory);
-            check_refused(&run, 1, "/model: it has no config.json, which says what its tensors");
+            check_refused(&run, 1, "/model: it has no config.json with the model's sizes");
         }
         assert_int_equal(rename(away, scratch_path(dir, name)), 0);
     }

@@ -303,7 +303,8 @@ typedef enum sl_decider {
  *                                              rank 1: 2 3              rank 1: 1   …
  *     replica 1         rank 1: 0 1 2 3        rank 2: 0 1   …          rank 4: 0   …
  *
- * With near_replicas, of 4 ranks 0 and 1 have 0 1, and 2 and 3 have 2 3. */
+ * With near_replicas and 4 ranks, ranks 0 and 1 have pipeline ranks 0 and 1 of the replicas 0 and
+ * 1, ranks 2 and 3 have pipeline ranks 2 and 3. */
 typedef struct sl_plan {
     sl_train_options options; /* the caller's, with all that these leave open: replicas,
                                  pipeline_ranks, virtual_stages, shards, chunks, accumulate, … */

@@ -368,7 +368,7 @@ static sl_status open_directory(const char *path, bool weights, sl_checkpoint_re
         if (exists)
             status = open_listed(i == 0 ? path : file, listers[i], i > 0, out);
         free(file);
-        if (exists && (weights || status == SL_OK))
+        if (exists && (weights || status != SL_ERR_NOT_FOUND))
             return status;
         is_any |= exists;
     }

@@ -82,7 +82,7 @@ typedef struct sl_run {
     sl_saved_model *init; /* NULL: none, or other ranks load it */
     sl_corpus *corpus;    /* NULL: the task is the caller's, or the data are rows */
     sli_language language;
-    bool may_lack_weights;     /* `init` may lack weights */
+    bool may_lack_weights;     /* set by sli_run_create_to_plan */
     bool has_rows;             /* the data are rows of ids, */
     sli_rows_task rows_of_ids; /* these */
     sl_train_task own_task;

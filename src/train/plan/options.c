@@ -432,8 +432,7 @@ const sl_option sl_train_option_rows[] = {
 
     {.name = "init", .value = "DIR|FILE", .group = "Files and display", FIELD(TEXT, init),
      .help = "Start from the model in DIR, or a checkpoint, with its sizes and its vocabulary; from "
-             "llm.c's file of a GPT-2; or from the tensors of a safetensors file or an index of several. "
-             "plan, profile and model need no weights: a config.json is enough"},
+             "llm.c's file of a GPT-2; or from the tensors of a safetensors file or an index of several"},
     {.name = "adapter", .value = "DIR", .group = "Files and display", FIELD(TEXT, adapter), .needs = "init",
      .help = "Go on from the adapter (LoRA) in DIR, as PEFT or --save has written it: of --init's model, with "
              "the adapter's own rank, alpha, dropout and targets"},
