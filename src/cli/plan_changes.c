@@ -18,31 +18,24 @@ char *cli_balance_text(const int *balance, int stages)
 
 /* ---- A change as options -------------------------------------------------------------------- */
 
-__attribute__((format(printf, 2, 3))) static void add_text(cli_change_text *out, const char *format,
-                                                           ...)
-{
-    va_list arguments;
-    size_t used = strlen(out->text);
-    va_start(arguments, format);
-    vsnprintf(out->text + used, sizeof out->text - used, format, arguments);
-    va_end(arguments);
-}
-
 /* The option that comes first is the thing that changes; what it replaces, `was`, stands for all.
  */
 static void add_option(cli_change *out, const char *name, const char *value, const char *was)
 {
-    add_text(&out->options, "%s--%s %s", out->count > 0 ? " " : "", name, value);
+    char *text = out->options.text;
+    size_t used = strlen(text);
+    snprintf(text + used, sizeof out->options.text - used, "%s--%s %s", used > 0 ? " " : "", name,
+             value);
     if (out->count++ == 0)
-        add_text(&out->replaced, "--%s %s", name, was);
+        snprintf(out->replaced.text, sizeof out->replaced.text, "--%s %s", name, was);
 }
 
 static void add_number(cli_change *out, const char *name, int number, int was)
 {
-    cli_change_text numbers[2] = {{""}, {""}};
-    add_text(&numbers[0], "%d", number);
-    add_text(&numbers[1], "%d", was);
-    add_option(out, name, numbers[0].text, numbers[1].text);
+    char texts[2][16];
+    snprintf(texts[0], sizeof texts[0], "%d", number);
+    snprintf(texts[1], sizeof texts[1], "%d", was);
+    add_option(out, name, texts[0], texts[1]);
 }
 
 static void add_balance(cli_change *out, const sl_train_options *options,
@@ -58,11 +51,11 @@ static void add_balance(cli_change *out, const sl_train_options *options,
 /* Of one pipeline rank: a replica alone has all cores. */
 static void add_devices(cli_change *out, const sl_train_options *options)
 {
-    cli_change_text names = {""};
-    add_text(&names, "cpu%s", options->replicas > 1 ? ":0" : "");
-    for (int replica = 1; replica < options->replicas; replica++)
-        add_text(&names, ",cpu:%d", replica);
-    add_option(out, "devices", names.text, "");
+    char names[sizeof out->options.text];
+    size_t used = (size_t)snprintf(names, sizeof names, "cpu%s", options->replicas > 1 ? ":0" : "");
+    for (int replica = 1; replica < options->replicas && used < sizeof names; replica++)
+        used += (size_t)snprintf(names + used, sizeof names - used, ",cpu:%d", replica);
+    add_option(out, "devices", names, "");
 }
 
 /* 0: the schedule's own. */
