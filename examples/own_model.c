@@ -32,14 +32,13 @@ static sl_status create_attention(sl_module **branch)
     return sl_sequential_append(branch, sl_dropout_create(0.05f, &next), &next);
 }
 
-/* As Llama's: both query heads share one key head; rotary positions. */
+/* As Llama's: both query heads share one key head. */
 static sl_status create_grouped_attention(sl_module **branch)
 {
     const sl_decoder_layer_options options = {.width = WIDTH,
                                               .heads = HEADS,
                                               .key_heads = 1,
-                                              .naming = SL_NAMING_LLAMA,
-                                              .rotary = {.kind = SL_ROTARY_DEFAULT, .theta = 1e4}};
+                                              .naming = SL_NAMING_LLAMA};
     sl_module *next;
     SL_TRY(sl_sequential_append(branch, sl_rms_norm_create(WIDTH, 0, &next), &next));
     return sl_sequential_append(branch, sl_decoder_attention_create(&options, &next), &next);

@@ -306,19 +306,6 @@ static bool shares_cores(const sl_plan *plan)
     return strcmp(name, "cpu") == 0;
 }
 
-/* A plan's times are those of one kind of devices, which its options may leave open. */
-static sl_status check_planned_kind(const sl_plan *plan)
-{
-    const char *planned = plan->options.planned_device,
-               *kind = sli_device_list_kind(plan->device_names);
-    if (!planned || plan->options.force || (kind && strcmp(kind, planned) == 0))
-        return SL_OK;
-    return sl_error(SL_ERR_INVALID,
-                    "the plan is for %s devices, but the run's are %s: name such devices, plan for "
-                    "these, or set force",
-                    planned, kind ? kind : "of several kinds");
-}
-
 /* What a plan was made for has cores for each of its ranks. */
 static sl_status check_planned(const sli_run *run)
 {
@@ -357,7 +344,7 @@ static sl_status open_devices(sli_run *run)
 {
     sl_plan *plan = run->plan;
     int each = plan->pipeline_ranks_each, ranks = run->processes ? 1 : plan->ranks;
-    SL_TRY(check_planned_kind(plan));
+    SL_TRY(sli_plan_check_kind(plan));
     SL_TRY(sli_device_list_create_range(plan->device_names, run->launch.local_rank * each,
                                         ranks * each, run->devices.own_cores, &run->devices.list,
                                         &run->devices.oversubscribed));
@@ -384,9 +371,8 @@ static sl_status share_devices(sli_run *run)
     sl_status status =
         sl_group_all_gather(run->processes, mine, gathered,
                             (int64_t)(each * sizeof *mine / sizeof(int32_t)), SL_I32, NULL);
-    for (int rank = 0; status == SL_OK && rank < plan->ranks; rank++)
-        memcpy(sli_plan_devices_of(plan, rank), gathered + (size_t)rank * each,
-               each * sizeof *mine);
+    for (int r = 0; status == SL_OK && r < plan->ranks; r++)
+        memcpy(sli_plan_devices_of(plan, r), gathered + (size_t)r * each, each * sizeof *mine);
     free(gathered);
     return status;
 }

@@ -267,8 +267,7 @@ const sl_option sl_plan_option_rows[] = {
      RANGE(1, SL_MAX_STAGES), .optional = true,
      .help = "Stages of each pipeline rank; without it the schedule's own number"},
     {.name = "placement", .value = "RULE", .group = "Pipeline", FIELD(TEXT, placement),
-     .help = "The rank of each stage: loop, v, or a list such as 0,1,1,0; without it the schedule's "
-             "own"},
+     .help = "The rank of each stage: loop, v, or a list such as 0,1,1,0; without it the schedule's own"},
 
     {.name = "dp", .value = "R", .group = "Data parallelism", FIELD(INT, replicas),
      RANGE(1, SL_MAX_REPLICAS), .optional = true, .not_logged = true,
@@ -279,8 +278,7 @@ const sl_option sl_plan_option_rows[] = {
      .help = "Number of shards of the training text, which replicas divide among them; without it "
              "one for each replica. A run that resumes keeps its number"},
     {.name = "near-replicas", .group = "Data parallelism", FIELD(FLAG, near_replicas),
-     .help = "Of several processes for each replica, number the replicas of a stage one after the other instead of a "
-             "pipeline's ranks, so that a host has the replicas and links between hosts carry what stages send. It changes no result"},
+     .help = "Of several processes for each replica, number a stage's replicas one after the other, not a pipeline's ranks. It changes no result"},
     {.name = "zero", .group = "Data parallelism", FIELD(FLAG, zero),
      .help = "Shard the optimizer's state over the replicas (ZeRO-1)"},
     {.name = "comm-precision", .value = "KIND", .group = "Data parallelism",

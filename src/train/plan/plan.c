@@ -23,6 +23,18 @@ sl_status sli_plan_check_head(const sl_plan *plan, const sl_module *model)
                                 options->pipeline_ranks);
 }
 
+sl_status sli_plan_check_kind(const sl_plan *plan)
+{
+    const char *planned = plan->options.planned_device,
+               *kind = sli_device_list_kind(plan->device_names);
+    if (!planned || plan->options.force || (kind && strcmp(kind, planned) == 0))
+        return SL_OK;
+    return sl_error(SL_ERR_INVALID,
+                    "the plan is for %s devices, but the run's are %s: name such devices, plan for "
+                    "these, or set force",
+                    planned, kind ? kind : "of several kinds");
+}
+
 sl_status sli_plan_choose_cut(const sl_plan *plan, const sl_module *model, int *balance)
 {
     const sl_train_options *options = &plan->options;

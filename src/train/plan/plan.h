@@ -53,6 +53,10 @@ bool sli_plan_is_impossible(sl_status status);
  * sli_plan_is_impossible. */
 sl_status sli_plan_check_head(const sl_plan *plan, const sl_module *model);
 
+/* A found plan's times are those of one kind of devices, which its options may leave open:
+ * SL_ERR_INVALID where the run's are others, without `force`. */
+sl_status sli_plan_check_kind(const sl_plan *plan);
+
 /* The number of modules of each stage, as the options say; SL_BALANCE_AUTO: by parameters. */
 sl_status sli_plan_choose_cut(const sl_plan *plan, const sl_module *model, int *balance);
 
