@@ -264,7 +264,7 @@ static void print_row(const sl_found_plan *plan, bool has_mfu)
 
 static void print_changes(const cli_plans *found)
 {
-    const sl_step_costs *own = &found->own->costs;
+    const sl_step_costs *costs = &found->own->costs;
     printf("\nThe run itself, by what it has measured:\n");
     print_row(found->own, false);
     printf("\n%s\n", found->change_count > 0 ? "What to change in it:"
@@ -273,7 +273,8 @@ static void print_changes(const cli_plans *found)
         const sl_found_plan *plan = &found->changes[i];
         const cli_change change = describe_change(found, plan);
         printf("  %s instead of %s: %.2f times as fast, predicted %.1f ms\n", change.options.text,
-               change.replaced.text, own->seconds / plan->costs.seconds, 1e3 * plan->costs.seconds);
+               change.replaced.text, costs->seconds / plan->costs.seconds,
+               1e3 * plan->costs.seconds);
     }
 }
 
