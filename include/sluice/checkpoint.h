@@ -66,7 +66,8 @@ sl_status sl_checkpoint_save(const char *path, const sl_checkpoint_contents *con
 /* ---- Reading ---------------------------------------------------------------------------- */
 
 /* An open checkpoint. Functions that take it const may be called by several threads at once. Keeps
- * at most 16 files open, and reopens the others for each read. */
+ * its files open, up to half of those that the process may open (RLIMIT_NOFILE), and reopens the
+ * others for each read: of these a checkpoint that is replaced meanwhile is an error. */
 typedef struct sl_checkpoint_reader sl_checkpoint_reader;
 
 typedef struct sl_checkpoint_file_info {

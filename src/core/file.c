@@ -376,3 +376,9 @@ long sli_raise_descriptor_limit(void)
         limit = raised;
     return limit.rlim_cur > LONG_MAX ? LONG_MAX : (long)limit.rlim_cur;
 }
+
+bool sli_descriptor_may_stay_open(int descriptor)
+{
+    struct rlimit limit;
+    return getrlimit(RLIMIT_NOFILE, &limit) == 0 && (rlim_t)descriptor < limit.rlim_cur / 2;
+}

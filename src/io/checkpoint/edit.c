@@ -144,27 +144,14 @@ static sl_status read_item(void *context, const sl_safetensors_item *item, const
     return SL_OK;
 }
 
-/* The files of many checkpoints would be more than may be open at once. */
-static void close_descriptors(const sl_checkpoint_reader *reader)
-{
-    for (size_t i = 0; i < reader->state.count && i < SLI_SAFETENSORS_MAX_OPEN; i++)
-        if (reader->files[i].reader)
-            sli_safetensors_close_descriptor(reader->files[i].reader);
-        else
-            sli_checkpoint_close_descriptor(reader, i);
-}
-
 static sl_status open_and_save(edit *job, const char *const *paths, const char *target)
 {
     SL_TRY(sli_checkpoint_check_path(target, false, true));
     job->readers = calloc(job->count, sizeof(sl_checkpoint_reader *));
     if (!job->readers)
         return sli_no_memory(NULL, "%zu checkpoints", job->count);
-    for (size_t i = 0; i < job->count; i++) {
+    for (size_t i = 0; i < job->count; i++)
         SL_TRY(sl_checkpoint_open(paths[i], &job->readers[i]));
-        if (job->is_mean)
-            close_descriptors(job->readers[i]);
-    }
     if (!job->is_mean)
         SL_TRY(sl_checkpoint_verify(job->readers[0]));
     SL_TRY(list_contents(job));

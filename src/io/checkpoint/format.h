@@ -167,9 +167,6 @@ sl_status sli_checkpoint_open_config(const char *path, sl_checkpoint_reader **ou
 /* The path of file `index`, malloc'ed. */
 sl_status sli_checkpoint_file_path(const sl_checkpoint_reader *reader, size_t index, char **out);
 
-/* Has file `index` read by its path from here on. */
-void sli_checkpoint_close_descriptor(const sl_checkpoint_reader *reader, size_t index);
-
 /* Whether file `index` has tensors of the part. */
 bool sli_checkpoint_has_tensors(const sl_checkpoint_reader *reader, size_t index, const char *part);
 

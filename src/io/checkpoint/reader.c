@@ -144,6 +144,13 @@ static sl_status check_index(const sl_checkpoint_reader *reader)
 
 /* ---- Opening the files ------------------------------------------------------------------ */
 
+static void close_descriptor(sli_checkpoint_file *file)
+{
+    if (file->descriptor >= 0)
+        close(file->descriptor);
+    file->descriptor = -1;
+}
+
 /* A checkpoint is the directory of its files, a model lies in its first file's. */
 sl_status sli_checkpoint_file_path(const sl_checkpoint_reader *reader, size_t index, char **out)
 {
@@ -205,9 +212,7 @@ static sl_status open_listed_file(sl_checkpoint_reader *reader, size_t index, co
     uint64_t bytes;
     SL_TRY(check_size(path, file));
     if (!sli_name_ends_with(file->name, ".safetensors"))
-        return index < SLI_SAFETENSORS_MAX_OPEN
-                   ? sli_file_open(path, &reader->files[index].descriptor, &bytes)
-                   : SL_OK;
+        return sli_file_open(path, &reader->files[index].descriptor, &bytes);
     if (!file->part)
         return sl_error(SL_ERR_FORMAT, "%s: state.json does not say which part it belongs to",
                         path);
@@ -246,15 +251,18 @@ static sl_status open_llmc_file(sl_checkpoint_reader *reader, size_t index, cons
     return SL_OK;
 }
 
+/* A file that stays open is read to its end, whatever has its name by then. */
 static sl_status open_file(sl_checkpoint_reader *reader, size_t index, const char *path)
 {
-    sli_safetensors_reader **out = &reader->files[index].reader;
+    sli_checkpoint_file *file = &reader->files[index];
     if (reader->is_llmc)
         return open_llmc_file(reader, index, path);
     SL_TRY(reader->state.id ? open_listed_file(reader, index, path)
                             : open_model_file(reader, index, path));
-    if (*out && index >= SLI_SAFETENSORS_MAX_OPEN)
-        sli_safetensors_close_descriptor(*out);
+    if (file->reader && !sli_descriptor_may_stay_open(file->reader->descriptor))
+        sli_safetensors_close_descriptor(file->reader);
+    if (file->descriptor >= 0 && !sli_descriptor_may_stay_open(file->descriptor))
+        close_descriptor(file);
     return SL_OK;
 }
 
@@ -432,14 +440,6 @@ sl_status sli_checkpoint_open_config(const char *path, sl_checkpoint_reader **ou
     return open_current(path, false, out);
 }
 
-void sli_checkpoint_close_descriptor(const sl_checkpoint_reader *reader, size_t index)
-{
-    int *descriptor = &reader->files[index].descriptor;
-    if (*descriptor >= 0)
-        close(*descriptor);
-    *descriptor = -1;
-}
-
 void sl_checkpoint_close(sl_checkpoint_reader **reader)
 {
     if (!reader || !*reader)
@@ -447,7 +447,7 @@ void sl_checkpoint_close(sl_checkpoint_reader **reader)
     for (size_t i = 0; (*reader)->files && i < (*reader)->state.count; i++) {
         sli_safetensors_close(&(*reader)->files[i].reader);
         sli_cut_tensors_clear(&(*reader)->files[i].cut);
-        sli_checkpoint_close_descriptor(*reader, i);
+        close_descriptor(&(*reader)->files[i]);
         free((*reader)->files[i].text);
     }
     for (size_t i = 0; i < (*reader)->part_count; i++) {

@@ -143,9 +143,7 @@ struct sli_safetensors_reader {
  * another from data_begin to the file's end. Errors: those of sli_file_open, SL_ERR_MEMORY. */
 sl_status sli_safetensors_open_file(const char *path, sli_safetensors_reader **out);
 
-/* A reader of several files keeps so many of them open. It closes the descriptors of the others,
- * and each read opens the file again. */
-enum { SLI_SAFETENSORS_MAX_OPEN = 16 };
+/* From here on each read opens the file again. */
 void sli_safetensors_close_descriptor(sli_safetensors_reader *reader);
 
 /* A descriptor to read from, to be given back. Errors: SL_ERR_NOT_FOUND and SL_ERR_IO where the
