@@ -87,6 +87,7 @@ typedef struct sli_update_speed {
     double optimizer;  /* of gradients; ZeRO divides it among the replicas */
     double undivided;  /* of gradients: the norm, and the copies that products take */
     double table_zero; /* of a table's gradient, for each shard; 0: the profiles include it */
+    double tie_sum;    /* of a tied gradient that is added to another, after each table */
 } sli_update_speed;
 
 /* How fast what a layout uses is, in seconds. Borrowed. */

@@ -1,6 +1,6 @@
 /* How long a step takes: the simulated tables of the micro-batches of a replica's shards, then what
- * replicas exchange, as far as the tables do not hide it, and ranks send of tied parameters, then
- * the update. */
+ * replicas exchange, as far as the tables do not hide it, and what tied parameters take, then the
+ * update. */
 #include "planner/layout.h"
 
 #include "core/error.h"
@@ -152,7 +152,8 @@ fail:
 typedef struct tie_traffic {
     const sli_layout *layout;
     const int *balance;
-    sl_link_cost link;
+    sl_link_cost link; /* 0: no time */
+    double sum;        /* as in sli_update_speed */
     double seconds;
 } tie_traffic;
 
@@ -165,33 +166,36 @@ static int find_rank(const tie_traffic *traffic, sl_module *module)
     return sl_schedule_placement(traffic->layout->table)[stage];
 }
 
-/* A process gets the value once a step, and sends a gradient after each table
- * (parallel/pipe/pipe_tied.c). */
+/* One rank adds the gradients after each table, while the others wait (nn/tied.c), or each rank its
+ * part of a split head's. A process that has no values of its own gets them once a step, and sends
+ * a gradient after each table (parallel/pipe/pipe_tied.c). */
 static sl_status add_tie(sl_parameter *tied, void *arg)
 {
     tie_traffic *traffic = arg;
     const sli_layout *layout = traffic->layout;
     int each = layout->has_own_memory ? 1 : sli_layout_rank(layout, 0).count;
     int user = find_rank(traffic, tied->module), owner = find_rank(traffic, tied->tied_to->module);
-    if (user / each == owner / each || !sli_parameter_is_trained(tied))
+    int tables = count_shards(layout) * layout->accumulate;
+    bool is_split = layout->head_blocks > 0;
+    if (!sli_parameter_is_trained(tied))
         return SL_OK;
     double bytes = (double)sl_shape_count(sl_parameter_shape(tied)) * (double)sizeof(float);
-    traffic->seconds += (1 + count_shards(layout) * layout->accumulate) *
-                        (traffic->link.seconds + bytes * traffic->link.seconds_per_byte);
+    int parts = is_split ? sl_schedule_ranks(layout->table) : 1;
+    traffic->seconds += tables * bytes / parts * traffic->sum;
+    if (user / each != owner / each && !is_split)
+        traffic->seconds +=
+            (1 + tables) * (traffic->link.seconds + bytes * traffic->link.seconds_per_byte);
     return SL_OK;
 }
 
 /* Over the slowest link, as others than those between neighbours are not known. In a run's measures
- * links have no bytes: its pipeline's time has what its ties took. A split head is tied otherwise
- * (parallel/pipe/pipe_head_values.c). */
+ * nothing has bytes: its pipeline's time has what its ties took. */
 static double tie_seconds(const sli_layout *layout, const sli_layout_speed *speed,
                           const int *balance)
 {
     int ranks = sl_schedule_ranks(layout->table);
-    tie_traffic traffic = {.layout = layout, .balance = balance};
-    if (!speed->links || layout->head_blocks > 0)
-        return 0;
-    for (int i = 0; i < ranks * ranks; i++)
+    tie_traffic traffic = {.layout = layout, .balance = balance, .sum = speed->update.tie_sum};
+    for (int i = 0; speed->links && i < ranks * ranks; i++)
         if (speed->links[i].seconds_per_byte > traffic.link.seconds_per_byte)
             traffic.link = speed->links[i];
     (void)sli_module_for_each_tie(layout->model, add_tie, &traffic);

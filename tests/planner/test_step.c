@@ -81,8 +81,9 @@ static void step_is_the_table_the_exchange_and_the_update(void **state)
     sl_schedule_destroy(&made.table);
 }
 
-/* A tied head in another process gets the embedding's values, and sends its gradients. */
-static void ties_between_processes_take_their_time(void **state)
+/* A tied head's gradients are added to the embedding's; one in another process gets the values, and
+ * sends the gradients. */
+static void ties_take_their_time(void **state)
 {
     enum { MODULES = 4, TOKENS = 50, WIDTH = 16 };
     static const int balance[] = {2, 2};
@@ -104,17 +105,23 @@ static void ties_between_processes_take_their_time(void **state)
     made_layout made;
     sl_step_costs costs;
     give_to_ranks(modules, of_ranks);
-    const sli_layout_speed speed = {.profiles = of_ranks, .links = links};
+    const sli_layout_speed speed = {.profiles = of_ranks,
+                                    .links = links,
+                                    .update = {.tie_sum = 2e-3}};
+    const double bytes = 4 * TOKENS * WIDTH;
     check_ok(sl_transformer_lm_create(&options, &model));
     make_layout(model, &candidate, 16, &made);
     check_ok(sli_layout_time_step(&made.layout, &speed, balance, &costs));
-    assert_float_equal(costs.exchange, 0, 0);
+    assert_float_equal(costs.exchange, 2e-3 * bytes, 1e-9);
     made.layout.ranks = 2;
     check_ok(sli_layout_time_step(&made.layout, &speed, balance, &costs));
-    assert_float_equal(costs.exchange, 2 * (0.5 + 1e-3 * 4 * TOKENS * WIDTH), 1e-9);
+    assert_float_equal(costs.exchange, 2e-3 * bytes + 2 * (0.5 + 1e-3 * bytes), 1e-9);
+    made.layout.accumulate = 3;
+    check_ok(sli_layout_time_step(&made.layout, &speed, balance, &costs));
+    assert_float_equal(costs.exchange, 3 * 2e-3 * bytes + 4 * (0.5 + 1e-3 * bytes), 1e-9);
     made.layout.head_blocks = 8;
     check_ok(sli_layout_time_step(&made.layout, &speed, balance, &costs));
-    assert_float_equal(costs.exchange, 0, 0);
+    assert_float_equal(costs.exchange, 3 * 2e-3 * bytes / 2, 1e-9);
     sl_schedule_destroy(&made.table);
 }
 
@@ -218,7 +225,7 @@ int step_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(step_is_the_table_the_exchange_and_the_update),
-        cmocka_unit_test(ties_between_processes_take_their_time),
+        cmocka_unit_test(ties_take_their_time),
         cmocka_unit_test(shared_cores_recompute_as_long),
         cmocka_unit_test(each_bucket_has_its_own_exchange),
         cmocka_unit_test(hidden_exchange_is_what_ends_after_the_table),

@@ -137,6 +137,20 @@ static sl_status zero_gradients(sl_parameter_set *set)
     return SL_OK;
 }
 
+/* Adds half of each bucket to the other half. */
+static sl_status sum_halves(sl_parameter_set *set)
+{
+    sl_tensor *grads;
+    for (int i = 0; i < sl_parameter_set_bucket_count(set); i++) {
+        SL_TRY(sl_parameter_set_bucket_grads(set, i, &grads));
+        int64_t half = grads ? sl_tensor_count(grads) / 2 : 0;
+        if (half > 0)
+            SL_TRY(sli_device_add(sl_tensor_device(grads), half, sl_tensor_f32(grads),
+                                  sl_tensor_f32(grads) + half));
+    }
+    return SL_OK;
+}
+
 /* Adds the seconds since *start, and starts anew. */
 static sl_status add_seconds(const sli_device_job *job, double *start, double *sum)
 {
@@ -161,7 +175,9 @@ static sl_status time_parts(sli_device_job *job, sl_parameter_set *set, sl_optim
     SL_TRY(sl_optimizer_step(optimizer, 1e-6, 1));
     SL_TRY(add_seconds(job, &start, &out->optimizer));
     SL_TRY(sli_parameter_set_convert(set));
-    return add_seconds(job, &start, &out->undivided);
+    SL_TRY(add_seconds(job, &start, &out->undivided));
+    SL_TRY(sum_halves(set));
+    return add_seconds(job, &start, &out->tie_sum);
 }
 
 /* The medians of a few updates, after one that touches all memory. */
@@ -170,7 +186,7 @@ static sl_status time_steps(sli_device_job *job, sl_parameter_set *set, sl_optim
 {
     enum { ROUNDS = 5 };
     sli_update_speed parts;
-    double steps[ROUNDS], undivided[ROUNDS], zeros[ROUNDS];
+    double steps[ROUNDS], undivided[ROUNDS], zeros[ROUNDS], sums[ROUNDS];
     double *terms = calloc((size_t)sl_parameter_set_count(set) + 1, sizeof *terms);
     sl_status status;
     if (!terms)
@@ -181,11 +197,13 @@ static sl_status time_steps(sli_device_job *job, sl_parameter_set *set, sl_optim
         steps[round] = parts.optimizer;
         undivided[round] = parts.undivided;
         zeros[round] = parts.table_zero;
+        sums[round] = 2 * parts.tie_sum;
     }
     job->update = (sli_update_speed){
         .optimizer = sli_median_seconds(steps, ROUNDS) / (double)bytes,
         .undivided = sli_median_seconds(undivided, ROUNDS) / (double)bytes,
         .table_zero = sli_median_seconds(zeros, ROUNDS) / (double)bytes,
+        .tie_sum = sli_median_seconds(sums, ROUNDS) / (double)bytes,
     };
 fail:
     free(terms);

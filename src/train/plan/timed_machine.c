@@ -309,6 +309,7 @@ static sl_status time_update(void *context, int count, sli_update_speed *out)
         out->optimizer = fmax(out->optimizer, sli_rounds_median(&devices->update, first));
         out->undivided = fmax(out->undivided, sli_rounds_median(&devices->update, first + 1));
         out->table_zero = fmax(out->table_zero, sli_rounds_median(&devices->update, first + 2));
+        out->tie_sum = fmax(out->tie_sum, sli_rounds_median(&devices->update, first + 3));
     }
     return SL_OK;
 }
