@@ -67,6 +67,10 @@ typedef struct sl_module_ops {
     /* (optional: 0) Bytes that backward_input leaves on the pass for an input of this shape. */
     int64_t (*deferred_bytes)(const sl_module *module, const sl_shape *in);
 
+    /* (optional: saved_bytes + deferred_bytes) The most bytes that backward_input has at once of
+     * what was saved and what it leaves: tensors that are both count once. */
+    int64_t (*halfway_bytes)(const sl_module *module, const sl_shape *in);
+
     /* (optional: 0) Floating-point operations of forward's matrix products, a multiply-add as 2. */
     int64_t (*flops)(const sl_module *module, const sl_shape *in);
 

@@ -419,6 +419,24 @@ static int64_t layer_deferred_bytes(const sl_module *module, const sl_shape *in)
            sli_linear_deferred_bytes(layer->linear2, rows);
 }
 
+/* The gradients of the feed-forward part come while all but a norm behind it is saved; that of qkv
+ * when what that part has saved for itself is freed. */
+static int64_t layer_halfway_bytes(const sl_module *module, const sl_shape *in)
+{
+    const sli_encoder_layer *layer = sl_module_state(module);
+    const sli_self_attention *attention = sl_module_state(layer->self_attn);
+    int64_t x = sl_shape_count(in) * (int64_t)sizeof(float), norm = sli_norm_saved_bytes(in);
+    int64_t row = sli_shape_rows(in) * (int64_t)sizeof(float), hidden = row * layer->hidden;
+    int64_t gradients = layer->swiglu ? 2 * hidden : hidden;
+    int64_t freed = layer->swiglu                              ? 2 * hidden
+                    : layer->activation != SLI_ACTIVATION_RELU ? hidden
+                                                               : 0;
+    int64_t feed_forward =
+        layer_saved_bytes(module, in) - (layer->pre_norm ? 0 : norm) + x + gradients;
+    int64_t behind = feed_forward - freed - norm + x + row * sli_qkv_width(attention);
+    return feed_forward > behind ? feed_forward : behind;
+}
+
 static int64_t layer_flops(const sl_module *module, const sl_shape *in)
 {
     const sli_encoder_layer *layer = sl_module_state(module);
@@ -440,7 +458,7 @@ static bool layer_can_continue(const sl_module *module)
     .backward_weight = layer_backward_weight, .output_shape = layer_output_shape,                  \
     .widths = layer_widths, .saved_bytes = layer_saved_bytes,                                      \
     .forward_bytes = layer_forward_bytes, .deferred_bytes = layer_deferred_bytes,                  \
-    .flops = layer_flops, .can_continue = layer_can_continue
+    .halfway_bytes = layer_halfway_bytes, .flops = layer_flops, .can_continue = layer_can_continue
 
 static const sl_module_ops layer_ops = {.type = "TransformerEncoderLayer", LAYER_FUNCTIONS};
 

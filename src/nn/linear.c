@@ -336,6 +336,13 @@ static int64_t linear_deferred_bytes(const sl_module *module, const sl_shape *in
     return sli_linear_deferred_bytes(sl_module_state(module), sli_shape_rows(in));
 }
 
+/* The saved input is deferred with the gradient. */
+static int64_t linear_halfway_bytes(const sl_module *module, const sl_shape *in)
+{
+    int64_t saved = sl_module_saved_bytes(module, in), deferred = linear_deferred_bytes(module, in);
+    return saved > deferred ? saved : deferred;
+}
+
 static int64_t linear_flops(const sl_module *module, const sl_shape *in)
 {
     const sli_linear *linear = sl_module_state(module);
@@ -347,8 +354,8 @@ static int64_t linear_flops(const sl_module *module, const sl_shape *in)
     .forward = linear_forward, .backward = linear_backward, .backward_input = linear_backward,     \
     .backward_weight = linear_backward_weight, .output_shape = linear_output_shape,                \
     .widths = linear_widths, .saved_bytes = sli_input_saved_bytes,                                 \
-    .deferred_bytes = linear_deferred_bytes, .flops = linear_flops,                                \
-    .can_continue = sli_always_continues
+    .deferred_bytes = linear_deferred_bytes, .halfway_bytes = linear_halfway_bytes,                \
+    .flops = linear_flops, .can_continue = sli_always_continues
 
 static const sl_module_ops linear_ops = {.type = "Linear", LINEAR_FUNCTIONS};
 

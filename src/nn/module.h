@@ -103,6 +103,7 @@ sl_status sli_module_count_step_flop(const sl_module *sequential, const sl_shape
 /* The most that a forward from `in` to `out` has at once beside its input, on a pass that keeps
  * nothing, in f32. */
 int64_t sli_module_forward_bytes(const sl_module *module, const sl_shape *in, const sl_shape *out);
+int64_t sli_module_halfway_bytes(const sl_module *module, const sl_shape *in);
 
 /* The saved_bytes of a module that saves its input, in f32. */
 int64_t sli_input_saved_bytes(const sl_module *module, const sl_shape *in);

@@ -233,6 +233,13 @@ int64_t sl_module_deferred_bytes(const sl_module *module, const sl_shape *in)
     return module->ops->deferred_bytes ? module->ops->deferred_bytes(module, in) : 0;
 }
 
+int64_t sli_module_halfway_bytes(const sl_module *module, const sl_shape *in)
+{
+    return module->ops->halfway_bytes
+               ? module->ops->halfway_bytes(module, in)
+               : sl_module_saved_bytes(module, in) + sl_module_deferred_bytes(module, in);
+}
+
 bool sl_module_can_continue(const sl_module *module)
 {
     return module->ops->can_continue && module->ops->can_continue(module);

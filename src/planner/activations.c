@@ -29,7 +29,7 @@ typedef struct micro_plan {
     int64_t saved;             /* from forward to backward, or to its input's half */
     int64_t deferred;          /* between backward's halves */
     int64_t halfway;           /* during backward's first half: what some modules have saved and the
-                                  others deferred, one of them both */
+                                  others deferred, and one of them of both */
     int64_t workspace;         /* of forward and backward */
     int64_t loss;              /* workspace of the loss, with the last module */
     int64_t sums;              /* on a CPU: the scratch for the sums of a bias's gradient */
@@ -148,10 +148,13 @@ static sl_status plan_micro(const sli_layout *layout, const sl_stage_plan *stage
             out->cache_gradient += i >= frozen ? all : 0;
         }
         if (i >= frozen) {
+            int64_t both = sli_module_halfway_bytes(module, shape) - (slices > 1 ? cached : 0);
+            both = is_split ? saved : both;
+            int64_t most = out->saved + kept_bytes(layout, both - exact) + exact;
             out->saved += kept_bytes(layout, saved - exact) + exact;
-            out->halfway = sli_larger(out->halfway, out->saved - out->deferred);
             if (!is_split)
                 out->deferred += kept_bytes(layout, sl_module_deferred_bytes(module, shape));
+            out->halfway = sli_larger(out->halfway, most - out->deferred);
         }
         if (i == last) {
             out->logits = logits_bytes(layout, stage, &next);

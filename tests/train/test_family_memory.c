@@ -139,6 +139,70 @@ static void losses_of_evaluations_and_steps_take_turns(void **state)
     check_run(&options);
 }
 
+enum { STAGES = 2 };
+
+typedef struct held {
+    int64_t ntokens;
+    uint64_t activations[STAGES];
+} held;
+
+static sl_status note_stages(void *context, const sl_run_info *info, const sl_run_result *result)
+{
+    held *out = context;
+    sl_memory_stats memory;
+    out->ntokens = info->ntokens;
+    for (int s = 0; s < STAGES; s++) {
+        sl_device_memory(sl_pipe_device(info->pipe, s), &memory);
+        out->activations[s] = memory.peak_bytes[SL_MEMORY_ACTIVATIONS];
+    }
+    return SL_OK;
+}
+
+static void check_halves(sl_train_options options)
+{
+    SCOPED(sl_module) *model = NULL;
+    SCOPED(sl_plan) *plan = NULL;
+    held found;
+    sl_run_result result;
+    const sl_reporter reporter = {.context = &found, .finished = note_stages};
+    check_ok(sl_train_run(&options, &reporter, 1, &result));
+    options.model.ntokens = found.ntokens;
+    check_ok(sl_transformer_lm_create(&options.model, &model));
+    check_ok(sl_plan_create(&options, NULL, model, NULL, &plan));
+    for (int s = 0; s < STAGES; s++)
+        check_within(&options, "activations of zb-h1", plan->stage[s].activation_bytes,
+                     found.activations[s]);
+}
+
+/* Of one micro-batch a stage holds most where backward's first half has gone through a part of it:
+ * what is saved before that, and deferred behind it. */
+static void planned_memory_of_halves_is_what_a_run_takes(void **state)
+{
+    sl_train_options options = small_options(*state);
+    options.pipeline_ranks = STAGES;
+    options.schedule = "zb-h1";
+    options.chunks = 1;
+    options.balance_kind = SL_BALANCE_EXPLICIT;
+    options.balance_count = STAGES;
+    options.balance[0] = 3;
+    options.bptt = TIME;
+    options.batch_size = options.eval_batch_size = 8;
+    options.max_batches = 2;
+    options.eval_max_batches = 1;
+    for (sl_family family = SL_FAMILY_TUTORIALS; family <= SL_FAMILY_SMOLLM3; family++)
+        for (int pre_norm = 0; pre_norm < 2; pre_norm++) {
+            options.model = family_options(family);
+            options.balance[1] =
+                family == SL_FAMILY_TUTORIALS ? 3 : 4; /* without and with a norm */
+            options.model.decoder = family == SL_FAMILY_TUTORIALS
+                                        ? (sl_decoder_options){.positions = 0}
+                                        : options.model.decoder;
+            options.model.pre_norm = pre_norm || family != SL_FAMILY_TUTORIALS;
+            options.model.activation = pre_norm ? SL_ACTIVATION_GELU_TANH : SL_ACTIVATION_RELU;
+            check_halves(options);
+        }
+}
+
 /* With enough tokens for the evaluations. */
 static int long_corpus_create(void **state)
 {
@@ -155,6 +219,7 @@ int family_memory_tests(void)
         cmocka_unit_test(planned_memory_of_families_is_what_a_run_takes),
         cmocka_unit_test(planned_memory_of_adapters_is_what_a_run_takes),
         cmocka_unit_test(losses_of_evaluations_and_steps_take_turns),
+        cmocka_unit_test(planned_memory_of_halves_is_what_a_run_takes),
     };
     return cmocka_run_group_tests(tests, long_corpus_create, scratch_remove);
 }
