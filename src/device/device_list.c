@@ -250,6 +250,17 @@ const char *sli_device_list_kind(const char *names)
     return kind ? kind->prefix : NULL;
 }
 
+bool sli_device_list_shares_cores(const char *names)
+{
+    size_t length = strcspn(names, ",;");
+    bool shares = strncmp(names, "cpu", strlen("cpu")) == 0;
+    for (const char *at = names + length; *at && shares; at += length) {
+        at += strspn(at, ",; ");
+        shares = strcspn(at, ",;") == length && strncmp(at, names, length) == 0;
+    }
+    return shares;
+}
+
 bool sli_device_name_has_host_memory(const char *name)
 {
     const sli_device_kind *kind = kind_of(all_kinds, name);

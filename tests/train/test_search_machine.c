@@ -112,6 +112,36 @@ static void split_vocabulary_is_planned(void **state)
     assert_true(split[0].costs.seconds < 0.9 * whole[0].costs.seconds);
 }
 
+/* Two ranks on the same cores take as long as one that has them. */
+static void named_devices_of_the_same_cores_share_them(void **state)
+{
+    static const char *const devices[] = {"cpu,cpu", "cpu:0,cpu:0", "cpu:0,cpu:1", "cpu:0",
+                                          "cpu,cpu:0"};
+    static const sli_sharing sharing[] = {SLI_SHARING_ALWAYS, SLI_SHARING_ALWAYS, SLI_SHARING_TRIED,
+                                          SLI_SHARING_TRIED, SLI_SHARING_TRIED};
+    sl_train_options run = options_of_model();
+    made_machine made = {.seconds_of_row = {1, 1, 1, 1, 1, 1}};
+    sli_machine machine;
+    sl_found_plan plans[SL_PLANS_FOUND];
+    int count;
+    for (size_t i = 0; i < sizeof devices / sizeof *devices; i++) {
+        run.devices = devices[i];
+        check_ok(sli_machine_open(&run, 0, 0, &machine));
+        assert_int_equal(machine.sharing, sharing[i]);
+        sli_machine_close(&machine);
+    }
+    const sl_plan_search_options options = {.run = &run,
+                                            .kept = SL_KEEP_REPLICAS | SL_KEEP_PIPELINE_RANKS};
+    run.replicas = 1;
+    run.pipeline_ranks = 2;
+    run.devices = devices[0];
+    machine = machine_of(&made);
+    machine.sharing = SLI_SHARING_ALWAYS;
+    check_ok(sli_plan_search_machine(&options, &run, &machine, plans, &count));
+    assert_true(count > 0 && plans[0].shares_cores);
+    assert_float_equal(plans[0].costs.seconds, 18 * 16 / 1.6, 1e-9);
+}
+
 /* With 4 micro-batches of equal layers: of the slices' bubble only half is left. */
 static void slices_are_planned_as_they_are_given(void **state)
 {
@@ -486,6 +516,7 @@ int search_machine_tests(void)
         cmocka_unit_test(split_vocabulary_is_planned),
         cmocka_unit_test(split_vocabulary_of_a_frozen_head_is_never_planned),
         cmocka_unit_test(slices_are_planned_as_they_are_given),
+        cmocka_unit_test(named_devices_of_the_same_cores_share_them),
         cmocka_unit_test(virtual_stages_are_searched),
         cmocka_unit_test(other_virtual_stages_are_no_reason),
         cmocka_unit_test(given_options_are_kept),

@@ -297,22 +297,14 @@ static sl_status find_together(sli_run *run, sli_plan_inputs *inputs)
     return SL_OK;
 }
 
-/* Whether all ranks of this host have all of its cores by the plan's word. */
-static bool shares_cores(const sl_plan *plan)
-{
-    const char *name = plan->device_names;
-    while (strncmp(name, "cpu,", strlen("cpu,")) == 0)
-        name += strlen("cpu,");
-    return strcmp(name, "cpu") == 0;
-}
-
 /* What a plan was made for has cores for each of its ranks. */
 static sl_status check_planned(const sli_run *run)
 {
     const sl_train_options *options = &run->plan->options;
     sli_cores found;
     bool is_planned = options->planned_step_seconds > 0 && !options->force;
-    if (!is_planned || !run->devices.oversubscribed || shares_cores(run->plan))
+    if (!is_planned || !run->devices.oversubscribed ||
+        sli_device_list_shares_cores(run->plan->device_names))
         return SL_OK;
     SL_TRY(sli_cores_find(&found));
     int cores = found.core_count;

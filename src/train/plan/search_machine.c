@@ -314,6 +314,7 @@ static sl_status search_space(machine_search *search, sli_search *results)
     bool keeps_virtual = run->virtual_stages > 0 || run->table || run->placement;
     int known = search->machine->most_replicas, most_replicas = known > 0 ? known : cores;
     sli_sharing sharing = search->machine->sharing;
+    bool is_shared = sharing == SLI_SHARING_ALWAYS;
     bool keeps_replicas = is_kept(search, SL_KEEP_REPLICAS),
          keeps_ranks = is_kept(search, SL_KEEP_PIPELINE_RANKS) || run->table;
     int asked = (keeps_replicas ? run->replicas : 1) * (keeps_ranks ? run->pipeline_ranks : 1);
@@ -330,8 +331,8 @@ static sl_status search_space(machine_search *search, sli_search *results)
                               .chunk_count = list_chunks(search, chunks),
                               .zeros = {is_kept(search, SL_KEEP_ZERO) && run->zero,
                                         run->zero || !is_kept(search, SL_KEEP_ZERO)},
-                              .shared = {sharing == SLI_SHARING_ALWAYS,
-                                         sharing != SLI_SHARING_NEVER && !run->devices}};
+                              .shared = {is_shared, is_shared || (sharing != SLI_SHARING_NEVER &&
+                                                                  !run->devices)}};
     sli_plan_list_choices(search->options, run, &space);
     return sli_search_layouts(results, &space, consider_candidate, search);
 }
