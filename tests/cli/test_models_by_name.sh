@@ -1,6 +1,6 @@
 #!/bin/bash
 # sluice train --model: a model of a published size is drawn, trained on the words of a text, saved and evaluated. Its
-# vocabulary keeps its size.
+# vocabulary keeps its size, and has no room for more words.
 . "$(dirname "$0")/../support/script.sh"
 
 mkdir data
@@ -14,3 +14,7 @@ awk -v loss="$first" 'BEGIN { e = log(49152); exit !(loss > 0.9 * e && loss < 1.
 loss=$(grep -oP 'test loss *\K[0-9.]+' out)
 runs "$program" eval --init new --data data --seq-len 8 --eval-batch-size 1 --eval-max-batches 2
 grep -q "test loss *$loss" out || fail "eval gives another loss than $loss"
+
+seq 49152 >data/train.txt # and <unk>
+refused 1 "the text's vocabulary has 49153 types, more than the model's 49152 tokens" "${job[@]}" --save none
+[ ! -e none ] || fail "something was saved"
