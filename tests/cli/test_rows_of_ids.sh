@@ -170,6 +170,13 @@ refused 2 "--init has a model, so it cannot be combined with --model" "$program"
 refused 1 "--model: the model has emsize 768, but emsize is set to 64: remove it" "$program" \
     train --model gpt2 --emsize 64 --data "$scratch/few.jsonl"
 
+# A config.json that contradicts the tensors: one is named with both shapes, and the others are counted.
+cp -r "$models/llama3" "$scratch/wide"
+sed -i 's/"intermediate_size": 56/"intermediate_size": 64/' "$scratch/wide/config.json"
+refused 1 'tensor "model.layers.0.mlp.down_proj.weight" should be F32 [32, 64], but is F32 [32, 56]; 5 more of the tensors do not fit' \
+    "$program" train --init "$scratch/wide" --data "$models/llama3/rows.jsonl" --batch-size 2 --save "$scratch/none"
+[ ! -e "$scratch/none" ] || fail "something was saved"
+
 # A new model of the tutorials' has as many tokens as the rows need.
 "$program" train --data "$scratch/data" --emsize 8 --nhid 8 --nlayers 1 --nhead 2 --batch-size 2 --epochs 1 --lr 0.1 \
     --quiet --save "$scratch/new"
