@@ -30,6 +30,7 @@ typedef struct cli_command {
     const sl_option *run_options[2];
     const char *const *run_names;
     const sl_option *options; /* rows of its own, the last without a name; NULL: none */
+    bool takes_decoders; /* as models to start from, which have defaults (cli_decoder_default) */
     bool program; /* the first word that is not an option begins another program's command line */
     size_t settings_bytes;
     sl_status (*run)(cli_line *line, void *settings);
@@ -568,6 +569,10 @@ int64_t cli_context(const cli_line *line, const char *name, int64_t given,
  * Without one, or where there are tensors alone, the options do not change. Errors: SL_ERR_INVALID
  * where the command line has another size; those of opening a model. */
 sl_status cli_saved_model_apply_sizes(const cli_line *line, sl_train_options *train);
+
+/* What option `name` is by default where a model of another family than the tutorials' is started
+ * from, for the help: "2e-5 with --init, …"; "": as for the tutorials'. */
+void cli_decoder_default(const char *name, char *text, size_t bytes);
 
 /* Returns `status`; where that is SL_ERR_NOT_FOUND and `path` a run's directory instead of a
  * checkpoint, the error names the checkpoints in it. */

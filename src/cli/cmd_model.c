@@ -189,6 +189,7 @@ const cli_command cmd_model = {
                 "sluice model --init RUN/best\n",
     .run_options = {sl_plan_option_rows},
     .options = options,
+    .takes_decoders = true,
     .settings_bytes = sizeof(settings),
     .run = run_model,
 };

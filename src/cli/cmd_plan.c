@@ -344,6 +344,7 @@ const cli_command cmd_plan = {
     .run_options = {sl_plan_option_rows, sl_train_option_rows},
     .run_names = run_names,
     .options = options,
+    .takes_decoders = true,
     .settings_bytes = sizeof(settings),
     .run = run_plan,
 };

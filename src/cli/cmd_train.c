@@ -355,6 +355,7 @@ const cli_command cmd_train = {
                 "sluice train --data DIR --dp 2 --pp 2 --serve 8080\n",
     .run_options = {sl_plan_option_rows, sl_train_option_rows},
     .options = option_rows,
+    .takes_decoders = true,
     .settings_bytes = sizeof(settings),
     .run = run_train,
 };

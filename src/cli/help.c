@@ -13,9 +13,10 @@ typedef struct entry {
     const cli_command *command;
     const sl_option *row;
     const char *group;
-    bool begins_group; /* a heading comes before it */
-    char range[128];   /* "1 to 4096", "from 1", "never, always"; "" for nothing */
-    char *value;       /* the default; NULL: none */
+    bool begins_group;     /* a heading comes before it */
+    char range[128];       /* "1 to 4096", "from 1", "never, always"; "" for nothing */
+    char *value;           /* the default; NULL: none */
+    char of_decoders[160]; /* what it is for other families than the tutorials'; "": the same */
 } entry;
 
 static const char *group_of(const sl_option *row)
@@ -55,6 +56,8 @@ static void print_rows(const cli_command *command, void (*print)(const entry *it
             write_range(row, item.range, sizeof item.range);
             if (row->type != SL_OPTION_FLAG)
                 (void)sl_option_text(row, settings, &item.value);
+            if (row->type != SL_OPTION_FLAG && command->takes_decoders)
+                cli_decoder_default(row->name, item.of_decoders, sizeof item.of_decoders);
             print(&item, file);
             free(item.value);
         }
@@ -84,21 +87,35 @@ static void print_wrapped(FILE *file, const char *text, int column, int indent)
     fputc('\n', file);
 }
 
-/* The option, and its help with "(1 to 4096; default 10)", what there is of it. */
+/* " (1 to 4096; default 10; other families: 20)", what there is of it. */
+static void write_values(const entry *item, char *text, size_t bytes)
+{
+    const char *const parts[][2] = {{"", item->range},
+                                    {"default ", item->value ? item->value : ""},
+                                    {"other families: ", item->of_decoders}};
+    size_t used = 0;
+    *text = '\0';
+    for (int i = 0; i < 3 && used < bytes; i++)
+        if (*parts[i][1])
+            used += (size_t)snprintf(text + used, bytes - used, "%s%s%s", used ? "; " : " (",
+                                     parts[i][0], parts[i][1]);
+    if (used > 0 && used < bytes)
+        snprintf(text + used, bytes - used, ")");
+}
+
+/* The option, its help, and its values. */
 static void print_help_row(const entry *item, FILE *file)
 {
     const sl_option *row = item->row;
-    char help[1024], letter[8] = "";
-    bool has_range = *item->range, has_any = has_range || item->value;
+    char help[1024], values[512], letter[8] = "";
     if (item->begins_group)
         fprintf(file, "\n %s:\n", item->group);
     if (row->letter)
         snprintf(letter, sizeof letter, "-%c, ", row->letter);
     int column = fprintf(file, "%6s--%s%s%s", letter, row->name, row->value ? "=" : "",
                          row->value ? row->value : "");
-    snprintf(help, sizeof help, "%s%s%s%s%s%s%s", row->help, has_any ? " (" : "", item->range,
-             has_range && item->value ? "; " : "", item->value ? "default " : "",
-             item->value ? item->value : "", has_any ? ")" : "");
+    write_values(item, values, sizeof values);
+    snprintf(help, sizeof help, "%s%s", row->help, values);
     if (column >= HELP_COLUMN) {
         fputc('\n', file);
         column = 0;
@@ -144,10 +161,15 @@ static void print_forms(FILE *file, const cli_command *command)
 
 static void print_description(FILE *file, const cli_command *command)
 {
-    if (command)
-        print_wrapped(file, command->doc, 0, 0);
-    else
+    if (!command)
         print_program_description(file);
+    else
+        print_wrapped(file, command->doc, 0, 0);
+    if (command && command->takes_decoders)
+        print_wrapped(
+            file,
+            "Other families are the models of --init and --model that are not the tutorials'.", 0,
+            0);
 }
 
 /* The options of a command; the variables that all commands know. */
@@ -219,8 +241,12 @@ static void print_markdown_row(const entry *item, FILE *file)
         fprintf(file, ", `-%c`", row->letter);
     fprintf(file, " | ");
     print_cell(file, row->help);
-    fprintf(file, item->value ? " | %s | `%s` |" : " | %s | %s|", item->range,
-            item->value ? item->value : "");
+    fprintf(file, " | %s |", item->range);
+    if (item->value)
+        fprintf(file, " `%s`", item->value);
+    if (*item->of_decoders)
+        fprintf(file, "%s other families: %s", item->value ? ";" : "", item->of_decoders);
+    fprintf(file, " |");
     fprintf(file, "%s\n", !affects ? "" : row->affects_numbers ? " yes |" : " |");
 }
 
@@ -229,7 +255,8 @@ void cli_help_print_markdown(void)
     printf("# Options\n\n`sluice help --markdown` prints this page. A run that resumes must have "
            "the same text, and the same values\nof the options that are marked as fixed, as far as "
            "its optimizer and its schedule use them (`--epochs`\nonly where the rate falls to the "
-           "end of the run).\n");
+           "end of the run). Other families are the [models](models.md) of `--init` and\n`--model` "
+           "that are not the tutorials'.\n");
     for (const cli_command *const *command = cli_commands; *command; command++) {
         printf("\n## sluice %s\n", (*command)->name);
         print_rows(*command, print_markdown_row, stdout);

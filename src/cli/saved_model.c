@@ -279,33 +279,84 @@ static sl_status apply_adapter(const cli_line *line, const sl_model_options *mod
     return SL_OK;
 }
 
-/* The betas are AdamW's: another optimizer has none. */
-static bool is_default_asked_for(const cli_line *line, const char *name)
+static bool uses_adamw(const cli_line *line, const sl_train_options *train)
 {
-    const char *optimizer = cli_line_value(line, "optimizer");
-    bool is_adamw = !optimizer || strcmp(optimizer, "adamw") == 0;
-    return !cli_line_value(line, name) && (is_adamw || strcmp(name, "betas") != 0);
+    (void)line;
+    return train->optimizer.kind == SL_OPTIMIZER_ADAMW;
 }
 
-/* How decoders are trained, where nothing else is asked for; from drawn weights faster. */
+static bool is_drawn(const cli_line *line, const sl_train_options *train)
+{
+    (void)line;
+    return !train->init;
+}
+
+static bool has_adapters(const cli_line *line, const sl_train_options *train)
+{
+    (void)line;
+    return train->model.lora.adapts;
+}
+
+static bool falls_without_warmup(const cli_line *line, const sl_train_options *train)
+{
+    return train->lr.kind >= SL_LR_LINEAR && !cli_line_value(line, "warmup");
+}
+
+/* How decoders are trained, where nothing else is asked for. Of several values of an option it has
+ * the last that is for the run. */
+static const struct {
+    const char *name;
+    const char *value; /* NULL: the model has it (apply_family) */
+    const char *when;  /* what the help says behind the value; NULL: nothing */
+    bool (*is_for)(const cli_line *line, const sl_train_options *train); /* NULL: all runs */
+} decoder_defaults[] = {
+    {"dropout", NULL, "the model's", NULL},
+    {"bptt", NULL, "the model's positions, at most 1024", NULL},
+    {"balance", "auto", NULL, NULL}, /* the head weighs as much as several layers */
+    {"shuffle", "true", NULL, NULL},
+    {"epochs", "1", NULL, NULL},
+    {"optimizer", "adamw", NULL, NULL},
+    {"betas", "0.9,0.95", NULL, uses_adamw},
+    {"weight-decay-for", "matrices", NULL, NULL},
+    {"lr", "2e-5", "with --init", NULL},
+    {"lr", "6e-4", "with --model", is_drawn},
+    {"lr", "1e-4", "with --lora", has_adapters},
+    {"lr-schedule", "cosine", NULL, NULL},
+    {"warmup-ratio", "0.03", "where the rate falls to the end of the run and --warmup is not given",
+     falls_without_warmup},
+    {"clip", "1", NULL, NULL},
+};
+enum { DECODER_DEFAULTS = sizeof decoder_defaults / sizeof *decoder_defaults };
+
+void cli_decoder_default(const char *name, char *text, size_t bytes)
+{
+    size_t used = 0;
+    *text = '\0';
+    for (int i = 0; i < DECODER_DEFAULTS && used < bytes; i++) {
+        const char *value = decoder_defaults[i].value, *when = decoder_defaults[i].when;
+        if (strcmp(decoder_defaults[i].name, name) == 0)
+            used +=
+                (size_t)snprintf(text + used, bytes - used, "%s%s%s%s", used ? ", " : "",
+                                 value ? value : "", value && when ? " " : "", when ? when : "");
+    }
+}
+
+static const sl_option *find_train_row(const char *name)
+{
+    int i = 0;
+    while (strcmp(sl_train_option_row(i)->name, name) != 0)
+        i++;
+    return sl_train_option_row(i);
+}
+
 static sl_status apply_defaults(const cli_line *line, sl_train_options *train)
 {
-    static const char *const defaults[][2] = {
-        {"optimizer", "adamw"},    {"betas", "0.9,0.95"}, {"weight-decay-for", "matrices"},
-        {"lr-schedule", "cosine"}, {"lr", "2e-5"},        {"clip", "1"},
-        {"shuffle", "true"},       {"epochs", "1"}};
-    const sl_option *row;
-    for (int i = 0; (row = sl_train_option_row(i)); i++)
-        for (size_t k = 0; k < sizeof defaults / sizeof *defaults; k++)
-            if (strcmp(row->name, defaults[k][0]) == 0 && is_default_asked_for(line, row->name))
-                SL_TRY(sl_option_set(row, train, defaults[k][1]));
-    bool falls = train->lr.kind >= SL_LR_LINEAR;
-    if (falls && !cli_line_value(line, "warmup") && !cli_line_value(line, "warmup-ratio"))
-        train->lr.warmup_ratio = 0.03;
-    if (!cli_line_value(line, "lr") && train->model.lora.adapts)
-        train->lr.lr = 1e-4;
-    else if (!cli_line_value(line, "lr") && !train->init)
-        train->lr.lr = 6e-4;
+    for (int i = 0; i < DECODER_DEFAULTS; i++) {
+        const char *name = decoder_defaults[i].name, *value = decoder_defaults[i].value;
+        bool is_for = !decoder_defaults[i].is_for || decoder_defaults[i].is_for(line, train);
+        if (value && is_for && !cli_line_value(line, name))
+            SL_TRY(sl_option_set(find_train_row(name), train, value));
+    }
     return SL_OK;
 }
 
@@ -321,8 +372,6 @@ static sl_status apply_family(const cli_line *line, const sl_model_options *mode
         train->model.dropout = model->dropout;
     if (!cli_line_value(line, "bptt"))
         train->bptt = model->context;
-    if (!cli_line_value(line, "balance"))
-        train->balance_kind = SL_BALANCE_AUTO; /* the head weighs as much as several layers */
     return apply_defaults(line, train);
 }
 

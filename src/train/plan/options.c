@@ -399,8 +399,7 @@ const sl_option sl_train_option_rows[] = {
      .help = "Number of first steps in which the learning rate rises linearly"},
     {.name = "warmup-ratio", .value = "X", .group = "Training", FIELD(DOUBLE, lr.warmup_ratio),
      .less_than = 1, .affects_numbers = with_warmup_ratio,
-     .help = "The same as a fraction of all steps, where --warmup is 0; a model of another family than "
-             "the tutorials' has 0.03 if its rate falls to the end of the run and neither is given"},
+     .help = "The same as a fraction of all steps, where --warmup is 0"},
     {.name = "clip", .value = "X", .group = "Training", FIELD(DOUBLE, clip),
      .affects_numbers = always,
      .help = "Largest norm of the gradients of all stages together; 0: no clipping"},
