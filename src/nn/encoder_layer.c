@@ -261,13 +261,14 @@ static sl_status feed_forward_backward(const sl_module *module, sl_pass *pass, t
 
 /* Back through norm(residual + dropout(x)): grad_sum, the residual's gradient, from that of the
  * norm's output, which grad_sum may lie over, and from what else reaches the sum (NULL: nothing).
- * *grad_x (NULL: not needed) is x's: without dropout an alias of it, unless the pass is split. */
+ * *grad_x (NULL: not needed) is x's: without dropout an alias of it, unless the pass is split, or
+ * stores it rounded, as a split one does, whose sums for biases are the same then. */
 static sl_status add_norm_backward(sl_pass *pass, const sli_layer_norm *norm, sli_dropout dropout,
                                    const sl_tensor *grad_out, const sl_tensor *grad_sum_in,
                                    sl_tensor *grad_sum, sl_tensor **grad_x)
 {
     sli_norm_saved saved;
-    bool aliases = dropout.p == 0.0f && !pass->is_split;
+    bool aliases = dropout.p == 0.0f && !pass->is_split && !sli_pass_stores_bf16(pass);
     SL_TRY(sli_norm_pop(pass, &saved));
     sl_status status;
     SL_TRY_OR_FAIL(sli_check_grad(grad_sum, sl_tensor_shape(saved.normalized)));
