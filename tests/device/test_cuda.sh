@@ -86,6 +86,24 @@ near cuda cuda_tf32 1e-2
 ! diff "$scratch/cuda" "$scratch/cuda_tf32" >"$scratch/out" || fail "tf32 has the bits of f32"
 diff "$scratch/cuda_tf32" "$scratch/virtual_tf32" || fail "in tf32, two stages give other bits than one"
 
+# Models of other families: either norm, learned and rotary positions, grouped heads, GELU and SwiGLU. Their heads are
+# tied, so first and last stage have one device.
+for family in gpt2 llama3 qwen3; do (
+    train=("$program" train --init "$models/$family" --data "$models/$family/rows.jsonl" --batch-size 2 --epochs 4 --lr 1e-3
+        --chunks 2 --quiet)
+    stages=(--devices cuda:0,cuda:1 --schedule zb-v --balance "1,1,1,2")
+    run cpu --devices cpu:0
+    run cuda --devices cuda:0
+    run gpus "${stages[@]}"
+    run cpu_bf16 --devices cpu:0 --precision bf16
+    run cuda_bf16 --devices cuda:0 --precision bf16
+    run gpus_bf16 "${stages[@]}" --precision bf16
+    near cpu cuda
+    near cpu_bf16 cuda_bf16 2e-3
+    diff "$scratch/cuda" "$scratch/gpus" || fail "$family: two GPUs give other bits than one"
+    diff "$scratch/cuda_bf16" "$scratch/gpus_bf16" || fail "$family: in bf16, two GPUs give other bits than one"
+); done
+
 # A shard before the last one is rounded in the device's memory.
 shards=(--dp 1 --shards 2 --comm-precision bf16)
 run cpu_shards --devices cpu:0 "${shards[@]}"
