@@ -91,7 +91,7 @@ diff "$scratch/cuda_tf32" "$scratch/virtual_tf32" || fail "in tf32, two stages g
 for family in gpt2 llama3 qwen3; do (
     train=("$program" train --init "$models/$family" --data "$models/$family/rows.jsonl" --batch-size 2 --epochs 4 --lr 1e-3
         --chunks 2 --quiet)
-    stages=(--devices cuda:0,cuda:1 --schedule zb-v --balance "1,1,1,2")
+    stages=(--devices "cuda:0,cuda:1" --schedule zb-v --balance "1,1,1,2")
     run cpu --devices cpu:0
     run cuda --devices cuda:0
     run gpus "${stages[@]}"
