@@ -19,7 +19,8 @@ typedef struct search {
     int modules, stages;
     int *cuts, *trial;           /* [stages + 1] the best so far, and the one that is tried */
     int *balance;                /* [stages] of the trial */
-    sl_stage_backward *backward; /* [stages] of the trial */
+    sl_stage_backward *backward; /* [2][stages] of the trial, and of `rewritten` */
+    sl_schedule *rewritten;      /* the table as it runs with such stages; NULL: none yet */
     double *sums;   /* [8][stages] F, I, W and B of each stage of the trial, the time of its output
                        to the next one and of its bytes alone, S and T */
     double seconds; /* of the best; negative: there is none */
@@ -45,20 +46,28 @@ static double link_seconds(const search *s, int stage, double *busy)
     return link->seconds + *busy;
 }
 
-/* The table as it runs with the trial's cut; *out is to be destroyed. */
-static sl_status write_table(const search *s, sl_schedule **out)
+/* The table as it runs with the trial's cut, which is that of the last one where their stages go
+ * backward alike; the search's. */
+static sl_status find_table(search *s, const sl_schedule **out)
 {
     const sl_schedule *table = s->costs->table;
-    SL_TRY(sl_schedule_first_micros(table, sl_schedule_micros(table), out));
+    size_t bytes = (size_t)s->stages * sizeof *s->backward;
+    *out = table;
     if (!s->costs->model)
         return SL_OK;
     for (int stage = 0; stage < s->stages; stage++)
         s->balance[stage] = s->trial[stage + 1] - s->trial[stage];
     sl_partition_backward(s->costs->model, s->stages, s->balance, s->backward);
-    SL_TRY(sl_schedule_freeze(*out, s->backward));
-    return s->costs->head_blocks > 0
-               ? sl_schedule_split_head(*out, sl_partition_head(s->costs->model))
-               : SL_OK;
+    if (!s->rewritten || memcmp(s->backward, s->backward + s->stages, bytes) != 0) {
+        sl_schedule_destroy(&s->rewritten);
+        SL_TRY(sl_schedule_first_micros(table, sl_schedule_micros(table), &s->rewritten));
+        SL_TRY(sl_schedule_freeze(s->rewritten, s->backward));
+        if (s->costs->head_blocks > 0)
+            SL_TRY(sl_schedule_split_head(s->rewritten, sl_partition_head(s->costs->model)));
+        memcpy(s->backward + s->stages, s->backward, bytes);
+    }
+    *out = s->rewritten;
+    return SL_OK;
 }
 
 /* S and T of each rank, at its first stage. */
@@ -104,21 +113,19 @@ static sl_status simulate_trial(search *s, const int *cores, sl_simulation *out)
             weight[stage] += module->backward_weight / slices;
             backward[stage] += module->backward / slices;
         }
-    sl_schedule *table;
-    SL_TRY(write_table(s, &table));
-    sl_status status = sl_schedule_simulate(table,
-                                            &(sl_cost_model){.forward = forward,
-                                                             .backward_input = input,
-                                                             .backward_weight = weight,
-                                                             .backward = backward,
-                                                             .head_forward = head_forward,
-                                                             .head_backward = head_backward,
-                                                             .links = links,
-                                                             .busy = busy,
-                                                             .cores = cores},
-                                            out);
-    sl_schedule_destroy(&table);
-    return status;
+    const sl_schedule *table;
+    SL_TRY(find_table(s, &table));
+    return sl_schedule_simulate(table,
+                                &(sl_cost_model){.forward = forward,
+                                                 .backward_input = input,
+                                                 .backward_weight = weight,
+                                                 .backward = backward,
+                                                 .head_forward = head_forward,
+                                                 .head_backward = head_backward,
+                                                 .links = links,
+                                                 .busy = busy,
+                                                 .cores = cores},
+                                out);
 }
 
 static sl_status time_trial(search *s, const int *cores, double *seconds)
@@ -267,13 +274,21 @@ static sl_status allocate_search(search *s)
 {
     s->cuts = calloc(3 * (size_t)s->stages + 2, sizeof *s->cuts);
     s->sums = calloc(SUMS * (size_t)s->stages, sizeof *s->sums);
-    s->backward = calloc((size_t)s->stages, sizeof *s->backward);
+    s->backward = calloc(2 * (size_t)s->stages, sizeof *s->backward);
     if (!s->cuts || !s->sums || !s->backward)
         return sli_no_memory("sl_partition_by_time", "%d stages", s->stages);
     s->trial = s->cuts + s->stages + 1;
     s->balance = s->trial + s->stages + 1;
     s->trial[s->stages] = s->modules;
     return SL_OK;
+}
+
+static void free_search(search *s)
+{
+    free(s->cuts);
+    free(s->sums);
+    free(s->backward);
+    sl_schedule_destroy(&s->rewritten);
 }
 
 static sl_status find_cuts(search *s)
@@ -310,9 +325,7 @@ sl_status sl_partition_by_time(const sl_partition_costs *costs, int *balance, do
         *seconds = s.seconds;
 
 fail:
-    free(s.cuts);
-    free(s.sums);
-    free(s.backward);
+    free_search(&s);
     return status;
 }
 
@@ -329,8 +342,6 @@ sl_status sl_partition_simulate(const sl_partition_costs *costs, const int *bala
     status = simulate_trial(&s, costs->cores, out);
 
 fail:
-    free(s.cuts);
-    free(s.sums);
-    free(s.backward);
+    free_search(&s);
     return status;
 }
