@@ -133,7 +133,8 @@ static unsigned find_kept(const cli_line *line)
                 {"balance", SL_KEEP_BALANCE},
                 {"zero", SL_KEEP_ZERO},
                 {"shards", SL_KEEP_SHARDS},
-                {"batch-size", SL_KEEP_BATCH_SIZE}};
+                {"batch-size", SL_KEEP_BATCH_SIZE},
+                {"split-vocabulary", SL_KEEP_SPLIT_VOCABULARY}};
     unsigned flags = 0;
     for (size_t i = 0; i < sizeof kept / sizeof *kept; i++)
         if (cli_line_value(line, kept[i].name))

@@ -234,13 +234,13 @@ cli_change_text cli_plan_shape(const sl_found_plan *plan)
     char stages[32] = "";
     if (run->virtual_stages > 1)
         snprintf(stages, sizeof stages, " of %d stages", run->virtual_stages);
-    snprintf(out.text, sizeof out.text, "%d x %d%s%s%s%s, %d chunk%s%s%s%s", run->replicas,
+    snprintf(out.text, sizeof out.text, "%d x %d%s%s%s%s, %d chunk%s%s%s%s%s", run->replicas,
              run->pipeline_ranks, is_pipeline ? " " : "", is_pipeline ? run->schedule : "", stages,
              is_pipeline && plan->shares_cores ? " on shared cores" : "", run->chunks,
              run->chunks == 1 ? "" : "s",
              run->recompute == SL_RECOMPUTE_NEVER ? "" : ", recompute ",
              run->recompute == SL_RECOMPUTE_NEVER ? "" : sl_recompute_name(run->recompute),
-             run->zero ? ", zero" : "");
+             run->zero ? ", zero" : "", run->split_vocabulary ? ", split vocabulary" : "");
     return out;
 }
 

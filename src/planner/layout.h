@@ -139,6 +139,7 @@ typedef struct sli_candidate {
     bool shares_cores;  /* the pipeline ranks share all cores of their only replica */
     bool near_replicas; /* neighbouring devices are replicas of a stage, and not a pipeline's ranks
                          */
+    bool splits_vocabulary; /* as in sl_train_options */
 } sli_candidate;
 
 /* What is tried. Lists that are NULL have one entry, the zero value. */
@@ -156,9 +157,11 @@ typedef struct sli_search_space {
     const sl_recompute *recomputes; /* [recompute_count] from the fastest on: of several that fit
                                        the memory, the first alone is timed */
     int recompute_count;
-    bool zeros[2];         /* the first and the last value of `zero` with several replicas */
-    bool shared[2];        /* the same of `shares_cores` with one replica of several ranks */
-    bool near_replicas[2]; /* the same of `near_replicas` with several of several ranks */
+    bool zeros[2];             /* the first and the last value of `zero` with several replicas */
+    bool shared[2];            /* the same of `shares_cores` with one replica of several ranks */
+    bool near_replicas[2];     /* the same of `near_replicas` with several of several ranks */
+    bool splits_vocabulary[2]; /* the same of `splits_vocabulary` with several pipeline ranks; one
+                                  has the first */
 } sli_search_space;
 
 /* A layout that fits. */
@@ -176,6 +179,8 @@ typedef struct sli_search {
     bool compares_checkpoints; /* layouts of one shape are kept beside each other where different
                                   ranks write their checkpoints: with and without ZeRO, and in each
                                   order of the devices on the nodes */
+    bool asks_fit;             /* only whether any layout fits: `count` is then 1, and nothing is
+                                  known of the layout */
     double most_seconds;       /* longer steps are not looked for; 0: any */
     const char *holder;        /* what a host is called; NULL: "host" */
     bool prefers_fewer_ranks;  /* of layouts whose steps are equal; else more */

@@ -172,7 +172,8 @@ static void keep_layout(sli_search *search, const sli_found_layout *layout)
 }
 
 /* No cut is faster, but for rounding: each micro-batch goes forward through every module and
- * backward through those that are not frozen, and ranks can do no more than work all the time. */
+ * backward through those that are not frozen, and ranks can do no more than work all the time. Of a
+ * split head they have its work together. */
 static double find_bound(const sli_layout *layout, const sli_layout_speed *speed)
 {
     int ranks = sl_schedule_ranks(layout->table);
@@ -226,6 +227,10 @@ sl_status sli_search_add(sli_search *search, const sli_candidate *candidate,
     search->fits = status == SL_OK;
     if (status != SL_OK)
         return status == SL_ERR_NOT_FOUND ? SL_OK : status;
+    if (search->asks_fit) {
+        search->count = 1;
+        return SL_OK;
+    }
     SL_TRY(sli_layout_time_step(layout, speed, found.balance, &found.costs));
     found.host_bytes = cut.host.total_bytes;
     keep_layout(search, &found);
@@ -288,6 +293,17 @@ static sl_status try_places(const enumeration *all, sli_candidate candidate)
     return SL_OK;
 }
 
+static sl_status try_splits(const enumeration *all, sli_candidate candidate)
+{
+    const bool *splits = all->space->splits_vocabulary;
+    int last = candidate.pipeline_ranks > 1 ? splits[1] : splits[0];
+    for (int split = splits[0]; split <= last; split++) {
+        candidate.splits_vocabulary = split;
+        SL_TRY(try_places(all, candidate));
+    }
+    return SL_OK;
+}
+
 static sl_status try_chunks(const enumeration *all, sli_candidate candidate)
 {
     const sli_search_space *space = all->space;
@@ -300,7 +316,7 @@ static sl_status try_chunks(const enumeration *all, sli_candidate candidate)
             if (space->chunks)
                 candidate.chunks = space->chunks[k];
             candidate.zero = zero;
-            SL_TRY(try_places(all, candidate));
+            SL_TRY(try_splits(all, candidate));
         }
     return SL_OK;
 }

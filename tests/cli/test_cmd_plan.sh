@@ -76,7 +76,7 @@ END
 "$program" plan --preset ddp-pipeline "${model[@]}" --ntokens 50 --json --profile-seconds 0 >out 2>err || fail "preset: status $?"
 [ "$(query '["--dp", "1", "--pp", "1"] in [p["options"][:4] for p in plans]')" = True ] || fail "preset: its layout is kept"
 
-"$program" plan "${model[@]}" --ntokens 50 --batch-tokens 64 --pp 2 --schedule gpipe --chunks 2 --recompute never --svg plan.svg --profile-seconds 0 >out 2>err ||
+"$program" plan "${model[@]}" --ntokens 50 --batch-tokens 64 --pp 2 --schedule gpipe --chunks 2 --recompute never --no-split-vocabulary --svg plan.svg --profile-seconds 0 >out 2>err ||
     fail "--svg: status $?"
 grep -q "^  0F1 0F0 ... 0B0 0B1$" out || grep -q "^  0F1 0F0 ... ... 0B0 0B1$" out || fail "--svg: no drawing of the pipeline"
 grep -qE "^  \\[#+[r.=+-]*\\]$" out || fail "--svg: no bar of a step"
@@ -97,6 +97,17 @@ for ((i = 0; i < 40; i++)); do echo "{\"input_ids\": [1, 2, 3, $((i % 7))]}"; do
 "$program" plan --data rows.jsonl --pack "${model[@]}" --seq-len 16 --batch-size 4 --dp 1 --pp 1 --json --profile-seconds 0 >out 2>err ||
     fail "--pack: status $?"
 [ "$(query 'abs(plans[0]["step_ms"] * plans[0]["tokens_per_s"] / 64e3 - 1) < 1e-6')" = True ] || fail "--pack: other tokens a step"
+
+# Of a head that takes nearly all of the time each rank gets its words, unless that is refused; the plan's options run as they stand.
+echo '{"input_ids": [1, 2, 3, 4, 5, 19999]}' >words.jsonl
+for ((i = 0; i < 40; i++)); do cat words.jsonl; done >many.jsonl
+words_run=(--data many.jsonl "${model[@]}" --seq-len 8 --dp 1 --pp 2 --devices cpu:0,cpu:1)
+runs "$program" plan "${words_run[@]}" --batch-size 8 -o split.json --profile-seconds 0
+grep -q "^1 x 2 .*, split vocabulary  " out || fail "a large vocabulary: not split"
+runs "$program" train --data many.jsonl "${model[@]}" --seq-len 8 --plan split.json --epochs 1 --max-batches 2 --log-json log
+grep -q '"split_vocabulary":true' log || fail "a large vocabulary: split in the plan, and not in its run"
+runs "$program" plan "${words_run[@]}" --batch-size 8 --no-split-vocabulary --json --profile-seconds 0
+[ "$(query 'any("--split-vocabulary" in p["options"] for p in plans)')" = False ] || fail "--no-split-vocabulary: split"
 
 # A long path stays whole.
 "$program" schedule --schedule gpipe --pp 2 --chunks 2 --recompute never --csv >table.csv

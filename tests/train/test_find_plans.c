@@ -67,7 +67,7 @@ static void memory_helps_where_the_fastest_layout_does_not_fit(void **state)
 static void one_stage_helps_a_pipeline_of_one_heavy_module(void **state)
 {
     sl_train_options run = options_of_model();
-    made_machine made = {.seconds_of_row = {0, 0, 0, 0, 0, 6}};
+    made_machine made = {.seconds_of_row = {6, 0, 0, 0, 0, 0}};
     sl_found_plan plans[SL_PLANS_FOUND];
     sl_plan_helps helps;
     sli_machine machine = machine_of(&made);
@@ -84,7 +84,7 @@ static void one_stage_helps_a_pipeline_of_one_heavy_module(void **state)
 static void one_stage_helps_where_the_balance_is_given(void **state)
 {
     sl_train_options run = options_of_model();
-    made_machine made = {.seconds_of_row = {0, 0, 0, 0, 0, 6}};
+    made_machine made = {.seconds_of_row = {6, 0, 0, 0, 0, 0}};
     sl_found_plan plans[SL_PLANS_FOUND];
     sl_plan_helps helps;
     sli_machine machine = machine_of(&made);
@@ -105,7 +105,7 @@ static void one_stage_helps_where_the_balance_is_given(void **state)
 static void ranks_that_occupy_processes_are_not_fewer(void **state)
 {
     sl_train_options run = options_of_model();
-    made_machine made = {.seconds_of_row = {0, 0, 0, 0, 0, 6}};
+    made_machine made = {.seconds_of_row = {6, 0, 0, 0, 0, 0}};
     sl_found_plan plans[SL_PLANS_FOUND];
     sl_plan_helps helps;
     int count;

@@ -52,7 +52,7 @@ static int search(made_machine *made, const sl_train_options *run, unsigned kept
  * exchange and one heavy module, both cores in one stage. */
 static void best_plan_is_the_one_that_is_known(void **state)
 {
-    static const double even[MODULES] = {1, 1, 1, 1, 1, 1}, heavy[MODULES] = {0, 0, 0, 0, 0, 6};
+    static const double even[MODULES] = {1, 1, 1, 1, 1, 1}, heavy[MODULES] = {6, 0, 0, 0, 0, 0};
     sl_train_options run = options_of_model();
     made_machine made = {.reduce_seconds = 0};
     sl_found_plan plans[SL_PLANS_FOUND];
@@ -93,23 +93,37 @@ static void best_plan_is_the_one_that_is_known(void **state)
     assert_int_equal(plans[0].options.pipeline_ranks, 1); /* two on shared cores take as long */
 }
 
-/* Of a last module that is longer than all others together, two ranks on the same cores are best,
- * at 1 / 1.6 of its time; split, two ranks with cores of their own, at little more than half. */
-static void split_vocabulary_is_planned(void **state)
+/* How many of the plans for two pipeline ranks of a replica split the vocabulary. */
+static int count_split(made_machine *made, sl_train_options run, unsigned kept,
+                       sl_found_plan *plans)
 {
-    static const double heavy[MODULES] = {0, 1, 1, 1, 1, 12};
-    const unsigned kept = SL_KEEP_REPLICAS | SL_KEEP_PIPELINE_RANKS;
-    sl_train_options run = options_of_model();
-    made_machine made = {.reduce_seconds = 0};
-    sl_found_plan whole[SL_PLANS_FOUND], split[SL_PLANS_FOUND];
-    memcpy(made.seconds_of_row, heavy, sizeof heavy);
+    int split = 0;
     run.replicas = 1;
     run.pipeline_ranks = 2;
-    search(&made, &run, kept, 0, whole);
-    run.split_vocabulary = true;
-    search(&made, &run, kept, 0, split);
+    int count = search(made, &run, SL_KEEP_REPLICAS | SL_KEEP_PIPELINE_RANKS | kept, 0, plans);
+    for (int i = 0; i < count; i++)
+        split += plans[i].options.split_vocabulary;
+    return split == count ? count : -split;
+}
+
+/* Of a last module that is longer than all others together, two ranks on the same cores are best,
+ * at 1 / 1.6 of its time; split, two ranks with cores of their own, at little more than half. */
+static void split_vocabulary_is_searched(void **state)
+{
+    sl_train_options run = options_of_model();
+    made_machine large = {.seconds_of_row = {0, 1, 1, 1, 1, 12}},
+                 small = {.seconds_of_row = {0, 1, 1, 1, 1, 0}};
+    sl_found_plan whole[SL_PLANS_FOUND], split[SL_PLANS_FOUND];
+    assert_int_equal(count_split(&large, run, SL_KEEP_SPLIT_VOCABULARY, whole), 0);
+    count_split(&large, run, 0, split);
     assert_true(split[0].options.split_vocabulary);
     assert_true(split[0].costs.seconds < 0.9 * whole[0].costs.seconds);
+    assert_int_equal(count_split(&small, run, 0, whole), 0);
+    run.split_vocabulary = true;
+    assert_true(count_split(&small, run, 0, split) > 0);
+    run.split_vocabulary = false;
+    run.slices = 2;
+    assert_int_equal(count_split(&large, run, 0, whole), 0);
 }
 
 /* Two ranks on the same cores take as long as one that has them. */
@@ -273,8 +287,11 @@ static void given_options_are_kept(void **state)
 static void split_vocabulary_of_a_frozen_head_is_never_planned(void **state)
 {
     sl_train_options run = options_of_model();
-    run.split_vocabulary = true;
+    made_machine large = {.seconds_of_row = {0, 1, 1, 1, 1, 12}};
+    sl_found_plan plans[SL_PLANS_FOUND];
     run.model.freeze = "*.decoder.weight";
+    assert_int_equal(count_split(&large, run, 0, plans), 0);
+    run.split_vocabulary = true;
     refuse(&run, 0, 0, SL_ERR_UNSUPPORTED, "the head cannot be split: its weight");
 }
 
@@ -513,7 +530,7 @@ int search_machine_tests(void)
         cmocka_unit_test(update_is_timed_with_little_memory), /* before others raise the peak */
         cmocka_unit_test(rows_that_do_not_fit_are_not_timed), /* before others start threads */
         cmocka_unit_test(best_plan_is_the_one_that_is_known),
-        cmocka_unit_test(split_vocabulary_is_planned),
+        cmocka_unit_test(split_vocabulary_is_searched),
         cmocka_unit_test(split_vocabulary_of_a_frozen_head_is_never_planned),
         cmocka_unit_test(slices_are_planned_as_they_are_given),
         cmocka_unit_test(named_devices_of_the_same_cores_share_them),

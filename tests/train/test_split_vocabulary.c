@@ -477,6 +477,37 @@ static void plan_refuses_a_table_that_splits_what_the_run_does_not(void **state)
                   "not set");
 }
 
+/* Beside a head that takes nearly all of the time the last stage has nothing else, and of a split
+ * one half of the layers. */
+static void cut_by_time_divides_the_layers_beside_a_split_head(void **state)
+{
+    enum { LAYERS = 4 };
+    sl_module_profile profiles[LAYERS + 2];
+    sl_train_options options;
+    sl_train_options_default(&options);
+    options.model = (sl_model_options){
+        .ntokens = 20000, .emsize = 32, .nhid = 32, .nhead = 2, .nlayers = LAYERS, .context = 16};
+    options.bptt = 16;
+    options.batch_size = options.eval_batch_size = options.chunks = 8;
+    options.replicas = 1;
+    options.pipeline_ranks = 2;
+    options.devices = "cpu:0,cpu:1";
+    options.recompute = SL_RECOMPUTE_NEVER;
+    options.balance_kind = SL_BALANCE_AUTO;
+    for (int split = 0; split < 2; split++) {
+        SCOPED(sl_module) *model = NULL;
+        sl_plan *plan;
+        options.split_vocabulary = split;
+        check_ok(sl_transformer_lm_create(&options.model, &model));
+        check_ok(sl_plan_create(&options, NULL, model, profiles, &plan));
+        if (split)
+            assert_in_range(plan->stage[1].count, 2, LAYERS);
+        else
+            assert_int_equal(plan->stage[1].count, 1);
+        sl_plan_destroy(&plan);
+    }
+}
+
 int split_vocabulary_tests(void)
 {
     const struct CMUnitTest tests[] = {
@@ -495,6 +526,7 @@ int split_vocabulary_tests(void)
         cmocka_unit_test_setup_teardown(planned_memory_is_what_a_run_takes, small_corpus_create,
                                         scratch_remove),
         cmocka_unit_test(a_head_in_several_processes_is_planned_for),
+        cmocka_unit_test(cut_by_time_divides_the_layers_beside_a_split_head),
         cmocka_unit_test_setup_teardown(ranks_hold_their_own_words, small_corpus_create,
                                         scratch_remove),
         cmocka_unit_test(plan_refuses_what_a_pipe_would),

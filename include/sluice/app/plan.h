@@ -20,7 +20,8 @@ typedef enum sl_plan_kept {
     SL_KEEP_BALANCE = 32, /* SL_BALANCE_AUTO is a search as well */
     SL_KEEP_ZERO = 64,
     SL_KEEP_SHARDS = 128,
-    SL_KEEP_BATCH_SIZE = 256
+    SL_KEEP_BATCH_SIZE = 256,
+    SL_KEEP_SPLIT_VOCABULARY = 512 /* one that is set is kept without this */
 } sl_plan_kept;
 
 /* What a run has measured of its own steps. */

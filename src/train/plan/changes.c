@@ -9,7 +9,8 @@
 
 static const unsigned all_kept = SL_KEEP_REPLICAS | SL_KEEP_PIPELINE_RANKS | SL_KEEP_SCHEDULE |
                                  SL_KEEP_CHUNKS | SL_KEEP_RECOMPUTE | SL_KEEP_BALANCE |
-                                 SL_KEEP_ZERO | SL_KEEP_SHARDS | SL_KEEP_BATCH_SIZE;
+                                 SL_KEEP_ZERO | SL_KEEP_SHARDS | SL_KEEP_BATCH_SIZE |
+                                 SL_KEEP_SPLIT_VOCABULARY;
 
 /* Which of them a search of one thing does not keep. */
 static const unsigned searched[SL_PLAN_CHANGES] = {

@@ -47,12 +47,13 @@ static sl_status try_fewer(const sl_plan_search_options *options, const sl_train
     search.kept &= ~(unsigned)SL_KEEP_BALANCE; /* which is one of as many stages */
     fewer.balance_kind = SL_BALANCE_AUTO;
     search.kept |= SL_KEEP_REPLICAS | SL_KEEP_PIPELINE_RANKS | SL_KEEP_CHUNKS | SL_KEEP_RECOMPUTE |
-                   SL_KEEP_ZERO;
+                   SL_KEEP_ZERO | SL_KEEP_SPLIT_VOCABULARY;
     fewer.replicas = first->options.replicas;
     fewer.pipeline_ranks = first->options.pipeline_ranks - 1;
     fewer.chunks = first->options.chunks;
     fewer.recompute = first->options.recompute;
     fewer.zero = first->options.zero;
+    fewer.split_vocabulary = first->options.split_vocabulary;
     if (fewer.pipeline_ranks > 1) { /* one has the order of all schedules */
         search.kept |= SL_KEEP_SCHEDULE;
         fewer.schedule = first->options.schedule;
@@ -188,7 +189,8 @@ static sl_status search_by_measures(const sl_plan_search_options *options, sl_fo
     sli_measured_run measured;
     sl_status status;
     SL_TRY_OR_FAIL(sli_measured_run_open(options->run, options->measures, &measured));
-    search.kept |= measured.kept | SL_KEEP_ZERO | SL_KEEP_SHARDS | SL_KEEP_BATCH_SIZE;
+    search.kept |= measured.kept | SL_KEEP_ZERO | SL_KEEP_SHARDS | SL_KEEP_BATCH_SIZE |
+                   SL_KEEP_SPLIT_VOCABULARY;
     status = search_and_help(&search, &measured.run, &measured.machine, plans, count, helps);
 fail:
     sli_measured_run_close(&measured);

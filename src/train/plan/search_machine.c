@@ -23,7 +23,7 @@ typedef struct machine_search {
     bool is_counted;       /* operations stand for times */
     int64_t rows;          /* of a step */
     sli_error_copy reason; /* why the last candidate that is no layout, with its schedule's own
-                              number of stages, is none */
+                              number of stages and the run's vocabulary, is none */
 } machine_search;
 
 bool sli_plan_keeps(const sl_plan_search_options *options, const sl_train_options *run,
@@ -130,6 +130,7 @@ static bool make_options(const machine_search *search, const sli_candidate *cand
     out->chunks = candidate->chunks;
     out->recompute = candidate->recompute;
     out->zero = candidate->zero;
+    out->split_vocabulary = candidate->splits_vocabulary;
     if (!is_kept(search, SL_KEEP_BALANCE))
         out->balance_kind = SL_BALANCE_AUTO;
     return divide_rows(search, candidate, out);
@@ -250,8 +251,7 @@ static sl_status consider_plan(machine_search *search, sli_search *results,
 {
     int balance[SL_MAX_STAGES];
     bool by_time = plan->options.balance_kind == SL_BALANCE_AUTO;
-    sli_found_layout any;
-    sli_search fits = {.host_bytes = results->host_bytes, .wanted = 1, .found = &any};
+    sli_search fits = {.host_bytes = results->host_bytes, .wanted = 1, .asks_fit = true};
     SL_TRY(sli_plan_choose_cut(plan, search->model, balance));
     if (search->is_counted)
         return check_fits(search, candidate, plan, balance, results);
@@ -280,7 +280,8 @@ static sl_status consider_candidate(void *context, sli_search *results,
     sl_plan_destroy(&plan);
     return status;
 fail:
-    if (candidate->virtual_stages == 0)
+    if (candidate->virtual_stages == 0 &&
+        candidate->splits_vocabulary == search->run->split_vocabulary)
         sli_error_save(&search->reason, status);
     sl_plan_destroy(&plan);
     return sli_plan_is_impossible(status) ? SL_OK : status;
@@ -305,6 +306,14 @@ static int list_chunks(const machine_search *search, int *chunks)
         if (search->rows % number == 0)
             chunks[count++] = number;
     return count;
+}
+
+/* The head of slices, or of a table as it is given, is not split unasked. */
+static bool may_split(const machine_search *search)
+{
+    const sl_train_options *run = search->run;
+    return run->split_vocabulary ||
+           (!is_kept(search, SL_KEEP_SPLIT_VOCABULARY) && !run->table && run->slices <= 1);
 }
 
 static sl_status search_space(machine_search *search, sli_search *results)
@@ -332,7 +341,8 @@ static sl_status search_space(machine_search *search, sli_search *results)
                               .zeros = {is_kept(search, SL_KEEP_ZERO) && run->zero,
                                         run->zero || !is_kept(search, SL_KEEP_ZERO)},
                               .shared = {is_shared, is_shared || (sharing != SLI_SHARING_NEVER &&
-                                                                  !run->devices)}};
+                                                                  !run->devices)},
+                              .splits_vocabulary = {run->split_vocabulary, may_split(search)}};
     sli_plan_list_choices(search->options, run, &space);
     return sli_search_layouts(results, &space, consider_candidate, search);
 }
