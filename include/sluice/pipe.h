@@ -78,9 +78,11 @@ typedef struct sl_partition_costs {
     /* With `model`, as in sl_pipe_options: the last module's times are divided among the ranks by
      * their blocks, each rank's own, and its table is split (sl_schedule_split_head). */
     int head_blocks;
+    double head_sums_bytes; /* what the ranks' parts of a split head give back of a micro-batch */
     /* (optional: no time) [ranks][ranks]; borrowed. [a][b] counts where a stage is on rank a and
      * the next one on rank b: for the output, and for its gradient on the way back. [a][a] is not
-     * used. */
+     * used. Of a split head those between the last stage's rank and the others count as well, of
+     * which all send at the same time. */
     const sl_link_cost *links;
     /* (optional: every rank has its own) [ranks] as in sl_cost_model; borrowed. */
     const int *cores;

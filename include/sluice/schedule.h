@@ -209,15 +209,17 @@ typedef struct sl_cost_model {
                               borrowed; NULL: by stage. `forward` and so on are still given */
     double link;           /* from an action's end to its result's arrival at another rank */
     const double *links;   /* [stages - 1] `link` of stages s and s + 1, in both directions;
-                              borrowed; NULL: `link` for all. Between the last stage and S or T
-                              of another rank it is that of the last two stages */
-    const double *busy;    /* [stages - 1] how long a tensor occupies the link between stages s and
-                              s + 1: the next one from the same rank to the same rank leaves when it
-                              is free. Those of S and T do not wait, nor occupy it. Borrowed; NULL:
-                              links are never busy */
-    const int *cores;      /* [ranks] ranks with the same number share cores: while k of them run an
-                              action, each runs at 1/k of its speed; borrowed; NULL: every rank has cores
-                              of its own */
+                              borrowed; NULL: `link` for all */
+    const double *head_links; /* [2 * ranks] `link` from the last stage to S and T of each other
+                              rank, then from that S back; borrowed; NULL: that of the last two
+                              stages */
+    const double *busy; /* [stages - 1] how long a tensor occupies the link between stages s and
+                           s + 1: the next one from the same rank to the same rank leaves when it
+                           is free. Those of S and T do not wait, nor occupy it. Borrowed; NULL:
+                           links are never busy */
+    const int *cores;   /* [ranks] ranks with the same number share cores: while k of them run an
+                           action, each runs at 1/k of its speed; borrowed; NULL: every rank has cores
+                           of its own */
     /* Bytes that passes hold of a micro-batch at a stage, [stages] each; NULL: not counted. */
     const double *held_bytes;        /* from forward to I or B */
     const double *weight_held_bytes; /* from I to W */

@@ -117,6 +117,28 @@ static double simulate(const sl_schedule *table, double head, bool is_split)
     return seconds;
 }
 
+/* The output takes 3 to rank 0, and its sums 5 back; the last stage's own take no time. */
+static void split_head_waits_for_its_links(void **state)
+{
+    SCOPED(sl_schedule) *table = library_table("gpipe", 2, 1);
+    static const double ones[] = {1, 1}, link[] = {0.5}, head_links[] = {3, 9, 5, 9};
+    sl_cost_model costs = {.forward = ones,
+                           .backward_input = ones,
+                           .backward_weight = ones,
+                           .head_forward = ones,
+                           .head_backward = ones,
+                           .links = link};
+    sl_simulation simulation;
+    check_ok(sl_schedule_split_head(table, 1));
+    check_ok(sl_schedule_simulate(table, &costs, &simulation));
+    assert_float_equal(simulation.makespan, 2.5 + 0.5 + 1 + 0.5 + 2 + 0.5 + 2 + 1, 1e-12);
+    sl_simulation_clear(&simulation);
+    costs.head_links = head_links;
+    check_ok(sl_schedule_simulate(table, &costs, &simulation));
+    assert_float_equal(simulation.makespan, 2.5 + 3 + 1 + 5 + 2 + 3 + 1, 1e-12);
+    sl_simulation_clear(&simulation);
+}
+
 /* What is frozen has no say in who computes the head. */
 static void frozen_stages_keep_their_part_of_a_split_head(void **state)
 {
@@ -236,6 +258,7 @@ int schedule_head_tests(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(split_head_fills_the_wait_of_1f1b),
         cmocka_unit_test(any_table_is_whole_with_a_split_head),
+        cmocka_unit_test(split_head_waits_for_its_links),
         cmocka_unit_test(frozen_stages_keep_their_part_of_a_split_head),
         cmocka_unit_test(split_step_is_little_longer_than_its_work),
         cmocka_unit_test(more_words_cost_what_was_published),

@@ -11,7 +11,7 @@
 /* If there are at most this many cuts, all are tried. */
 enum { MOST_CUTS = 1000 };
 
-enum { SUMS = 8 }; /* of a stage */
+enum { SUMS = 10 }; /* of a stage */
 
 /* Stage s has modules cuts[s] ... cuts[s + 1] - 1. */
 typedef struct search {
@@ -21,8 +21,9 @@ typedef struct search {
     int *balance;                /* [stages] of the trial */
     sl_stage_backward *backward; /* [2][stages] of the trial, and of `rewritten` */
     sl_schedule *rewritten;      /* the table as it runs with such stages; NULL: none yet */
-    double *sums;   /* [8][stages] F, I, W and B of each stage of the trial, the time of its output
-                       to the next one and of its bytes alone, S and T */
+    double *sums;   /* [10][stages] F, I, W and B of each stage of the trial, the time of its output
+                       to the next one and of its bytes alone, S and T; then the links of S, each
+                       way [ranks] */
     double seconds; /* of the best; negative: there is none */
     double cost;    /* by which the best is found: `seconds`, and a little for shared cores */
 } search;
@@ -86,6 +87,24 @@ static void split_head(const search *s, double *forward, double *backward)
     }
 }
 
+/* The last stage sends its output to all other ranks at once, and so do they their sums back. What
+ * is not known of a link is taken to be as between the last two stages. */
+static void link_head(const search *s, double neighbours, double *out)
+{
+    const sl_partition_costs *costs = s->costs;
+    int ranks = sl_schedule_ranks(costs->table),
+        last = sl_schedule_placement(costs->table)[s->stages - 1];
+    double bytes = s->modules > 1 ? costs->profiles[last][s->modules - 2].output_bytes : 0;
+    for (int rank = 0; rank < ranks; rank++) {
+        const sl_link_cost *there = &costs->links[last * ranks + rank],
+                           *back = &costs->links[rank * ranks + last];
+        double sent = there->seconds + (ranks - 1) * bytes * there->seconds_per_byte,
+               given = back->seconds + costs->head_sums_bytes * back->seconds_per_byte;
+        out[rank] = sent > neighbours ? sent : neighbours;
+        out[ranks + rank] = given > neighbours ? given : neighbours;
+    }
+}
+
 /* `cores` as in sl_partition_costs. */
 static sl_status simulate_trial(search *s, const int *cores, sl_simulation *out)
 {
@@ -93,7 +112,8 @@ static sl_status simulate_trial(search *s, const int *cores, sl_simulation *out)
     const int *placement = sl_schedule_placement(s->costs->table);
     double *forward = s->sums, *input = forward + s->stages, *weight = input + s->stages,
            *backward = weight + s->stages, *links = backward + s->stages, *busy = links + s->stages,
-           *head_forward = busy + s->stages, *head_backward = head_forward + s->stages;
+           *head_forward = busy + s->stages, *head_backward = head_forward + s->stages,
+           *head_links = head_backward + s->stages;
     bool splits = s->costs->model && s->costs->head_blocks > 0;
     int slices = sl_schedule_slices(s->costs->table);
     memset(s->sums, 0, SUMS * (size_t)s->stages * sizeof *s->sums);
@@ -101,6 +121,8 @@ static sl_status simulate_trial(search *s, const int *cores, sl_simulation *out)
         split_head(s, head_forward, head_backward);
     for (int stage = 0; stage + 1 < s->stages; stage++)
         links[stage] = link_seconds(s, stage, &busy[stage]);
+    if (splits && s->costs->links && s->stages > 1)
+        link_head(s, links[s->stages - 2], head_links);
     for (int stage = 0; stage < s->stages; stage++)
         for (int i = s->trial[stage]; i < s->trial[stage + 1]; i++) {
             const sl_module_profile *module = &s->costs->profiles[placement[stage]][i];
@@ -123,6 +145,7 @@ static sl_status simulate_trial(search *s, const int *cores, sl_simulation *out)
                                                  .head_forward = head_forward,
                                                  .head_backward = head_backward,
                                                  .links = links,
+                                                 .head_links = head_links,
                                                  .busy = busy,
                                                  .cores = cores},
                                 out);

@@ -69,11 +69,14 @@ bool sli_action_wait(const sl_schedule *schedule, sl_action action, int index, s
     else if (sli_action_is_backward(action.kind) && stage < last)
         *out = wait_for(schedule, stage + 1, SL_ACTION_BACKWARD, micro, stage);
     else if (action.kind == SL_ACTION_HEAD_FORWARD)
-        *out = wait_for(schedule, last, SL_ACTION_FORWARD, micro, last - 1);
+        *out =
+            wait_for(schedule, last, SL_ACTION_FORWARD, micro, last + schedule->placement[stage]);
     else if (action.kind == SL_ACTION_HEAD_BACKWARD)
-        *out = wait_for(schedule, last, SL_ACTION_BACKWARD, micro, last - 1);
+        *out =
+            wait_for(schedule, last, SL_ACTION_BACKWARD, micro, last + schedule->placement[stage]);
     else if (sli_action_is_backward(action.kind) && schedule->splits_head) {
-        *out = (sli_wait){head_result(schedule, index, micro), index, last - 1};
+        *out =
+            (sli_wait){head_result(schedule, index, micro), index, last + schedule->ranks + index};
         return index < schedule->ranks;
     } else
         return false;
@@ -148,6 +151,15 @@ static double find_departure(player *p, sl_action action, double end)
 
 /* ---- Cells ------------------------------------------------------------------------------ */
 
+static double link_seconds(const player *p, int link)
+{
+    const sli_play_costs *costs = p->costs;
+    int last = p->schedule->stages - 1;
+    if (link >= last && costs->head_links)
+        return costs->head_links[link - last];
+    return costs->links ? costs->links[link < last ? link : last - 1] : costs->link;
+}
+
 /* Moves *start to when the action's inputs are there. False: one does not exist yet, and the rank
  * waits for it. */
 static bool input_is_there(const player *p, int rank, sl_action action, double *start)
@@ -160,7 +172,7 @@ static bool input_is_there(const player *p, int rank, sl_action action, double *
             return false;
         }
         if (wait.rank != rank)
-            arrival += p->costs->links ? p->costs->links[wait.link] : p->costs->link;
+            arrival += link_seconds(p, wait.link);
         *start = arrival > *start ? arrival : *start;
     }
     return true;

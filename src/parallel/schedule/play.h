@@ -9,12 +9,13 @@ typedef struct sli_play_costs {
     const double *costs[SLI_ACTION_KINDS]; /* [stages] of each kind */
     const double *seconds; /* [actions of the table] each one's instead; NULL: by costs[] */
     bool clocks; /* every cell takes 1 instead, two joined actions as one; costs[] is not read */
-    bool skips_discarded; /* the last stage's F that discards takes no time in a table that goes
-                             backward, where the interpreter computes nothing in it */
-    double link;          /* between an action's end and its result's arrival at another rank */
-    const double *links;  /* [stages - 1] the same between stages s and s + 1; NULL: `link` */
-    const double *busy;   /* [stages - 1] as in sl_cost_model; NULL: links are never busy */
-    const int *cores;     /* [ranks] as in sl_cost_model; NULL: every rank has its own */
+    bool skips_discarded;     /* the last stage's F that discards takes no time in a table that goes
+                                 backward, where the interpreter computes nothing in it */
+    double link;              /* between an action's end and its result's arrival at another rank */
+    const double *links;      /* [stages - 1] the same between stages s and s + 1; NULL: `link` */
+    const double *head_links; /* as in sl_cost_model */
+    const double *busy;       /* [stages - 1] as in sl_cost_model; NULL: links are never busy */
+    const int *cores;         /* [ranks] as in sl_cost_model; NULL: every rank has its own */
 } sli_play_costs;
 
 typedef struct sli_play {
@@ -47,7 +48,7 @@ size_t sli_result_count(const sl_schedule *schedule);
 size_t sli_result_number(const sl_schedule *schedule, sl_action action);
 
 /* A result that an action waits for: its number, the rank that it comes from, and which of
- * sl_cost_model's links it takes where that is another rank. */
+ * sl_cost_model's links it takes where that is another rank: behind `links` are `head_links`. */
 typedef struct sli_wait {
     size_t result;
     int rank, link;

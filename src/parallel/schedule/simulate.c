@@ -22,6 +22,7 @@ static sl_status check_costs(const sl_schedule *schedule, const sl_cost_model *c
                                    costs->head_forward, costs->head_backward};
     bool valid = costs->link >= 0 && isfinite(costs->link) &&
                  is_valid(costs->links, (size_t)schedule->stages - 1) &&
+                 is_valid(costs->head_links, 2 * (size_t)schedule->ranks) &&
                  is_valid(costs->busy, (size_t)schedule->stages - 1) &&
                  is_valid(costs->seconds, schedule->count);
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
@@ -123,6 +124,7 @@ static sl_status simulate_table(const sl_schedule *schedule, const sl_cost_model
                                 .skips_discarded = true,
                                 .link = costs->link,
                                 .links = costs->links,
+                                .head_links = costs->head_links,
                                 .busy = costs->busy,
                                 .cores = costs->cores};
     sli_play play;
