@@ -37,6 +37,8 @@ static json_t *list_options(const sl_cluster_plan *plan)
     add_text(words, "--recompute", json_string(sl_recompute_name(plan->recompute)));
     add_text(words, "--balance", json_string(balance));
     free(balance);
+    if (plan->split_vocabulary)
+        json_array_append_new(words, json_string("--split-vocabulary"));
     if (plan->near_replicas)
         json_array_append_new(words, json_string("--near-replicas"));
     if (plan->zero)
@@ -157,10 +159,11 @@ cli_change_text cli_cluster_plan_shape(const sl_cluster_plan *plan)
     char stages[32] = "";
     if (plan->virtual_stages > 1)
         snprintf(stages, sizeof stages, " of %d stages", plan->virtual_stages);
-    snprintf(out.text, sizeof out.text, "%d x %d%s%s%s, %d chunk%s%s%s%s", plan->replicas,
+    snprintf(out.text, sizeof out.text, "%d x %d%s%s%s, %d chunk%s%s%s%s%s", plan->replicas,
              plan->pipeline_ranks, is_pipeline ? " " : "", is_pipeline ? plan->schedule : "",
              stages, plan->chunks, plan->chunks == 1 ? "" : "s", recomputes ? ", recompute " : "",
-             recomputes ? sl_recompute_name(plan->recompute) : "", plan->zero ? ", zero" : "");
+             recomputes ? sl_recompute_name(plan->recompute) : "", plan->zero ? ", zero" : "",
+             plan->split_vocabulary ? ", split" : "");
     return out;
 }
 

@@ -240,7 +240,7 @@ cli_change_text cli_plan_shape(const sl_found_plan *plan)
              run->chunks == 1 ? "" : "s",
              run->recompute == SL_RECOMPUTE_NEVER ? "" : ", recompute ",
              run->recompute == SL_RECOMPUTE_NEVER ? "" : sl_recompute_name(run->recompute),
-             run->zero ? ", zero" : "", run->split_vocabulary ? ", split vocabulary" : "");
+             run->zero ? ", zero" : "", run->split_vocabulary ? ", split" : "");
     return out;
 }
 

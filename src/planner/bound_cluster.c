@@ -13,12 +13,16 @@
  * A rank holds all that goes forward before its first backward. Where that does not fit its memory,
  * the layout needs a slower recomputation.
  *
+ * Of a split head a rank has its part besides, which no bubble takes away, and the first gradient
+ * waits for an equal part of it at least.
+ *
  * The last backward of a stage comes behind all backwards of the rank's later stages, and its
  * gradients' exchange behind that: exchanges that are ready no earlier than some time take their
  * sum from then on. */
 #include "planner/search_cluster.h"
 
 #include "core/error.h"
+#include "nn/split_head.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -29,9 +33,11 @@
 typedef struct bounded {
     const sli_cluster_searcher *search;
     const sli_candidate *candidate;
-    const sli_micro_size *size;
+    sli_micro_size *size;
     const sli_grid_costs *grid;
-    const int *starts; /* [stages + 1] the first module of each */
+    const int *starts; /* [stages + 1] the first module of each; a split head is of none */
+    double head_forward, head_backward; /* of all ranks' S and T of a micro-batch */
+    bool cuts_embedding;                /* with a split head: no stage has it */
     int stages;
     bool halves, is_v;
     sli_used_devices used;
@@ -53,6 +59,12 @@ static double sum_between(const double *sums, int first, int last)
     return sums[last] - sums[first];
 }
 
+/* Of what is not cut. */
+static double bytes_between(const bounded *b, const double *sums, int first, int last)
+{
+    return sum_between(sums, first == 0 && b->cuts_embedding ? 1 : first, last);
+}
+
 /* What a stage computes of a micro-batch: `input` what the next gradient waits for. */
 typedef struct stage_work {
     double forward, backward, input, again;
@@ -65,7 +77,7 @@ static stage_work work_of(const bounded *b, int stage)
     double jitter = b->grid->jitter;
     stage_work work = {.forward = jitter * sum_between(b->size->forward, first, last),
                        .backward = jitter * sum_between(b->size->backward, first, last),
-                       .bytes = sum_between(b->search->gradient_bytes, first, last)};
+                       .bytes = bytes_between(b, b->search->gradient_bytes, first, last)};
     work.input = b->halves ? jitter * sum_between(b->size->input, first, last) : work.backward;
     work.again = stage + 1 < b->stages && last > b->search->frozen ? work.forward : 0;
     return work;
@@ -77,7 +89,8 @@ static double find_turn(const bounded *b, int stage)
     int last = b->starts[b->stages], behind = b->starts[stage + 1], top = b->stages - 1;
     const double *back = b->halves ? b->size->input : b->size->backward;
     double links = b->there ? b->there[top] + b->back[top] - b->back[stage] : 0;
-    return links + b->grid->jitter * (b->size->forward[last] + sum_between(back, behind, last));
+    return links + b->head_forward / b->candidate->pipeline_ranks +
+           b->grid->jitter * (b->size->forward[last] + sum_between(back, behind, last));
 }
 
 /* A micro-batch's way through all stages and back. */
@@ -85,7 +98,8 @@ static double find_way(const bounded *b)
 {
     int last = b->starts[b->stages], top = b->stages - 1;
     const double *back = b->halves ? b->size->input : b->size->backward;
-    return b->there[top] + b->back[top] + b->grid->jitter * (b->size->forward[last] + back[last]);
+    return b->there[top] + b->back[top] + b->head_forward / b->candidate->pipeline_ranks +
+           b->grid->jitter * (b->size->forward[last] + back[last]);
 }
 
 /* Sums of a rank's stages. */
@@ -131,8 +145,8 @@ static double bound_bytes(const bounded *b, int rank)
         int stage = stage_of(b, rank, k), first = b->starts[stage], last = b->starts[stage + 1];
         int filling =
             options.ranks > 1 ? sl_schedule_filling(candidate->schedule, &options, rank, k) : 1;
-        bytes += sum_between(b->search->value_bytes, first, last) +
-                 kept * sum_between(b->search->gradient_bytes, first, last) +
+        bytes += bytes_between(b, b->search->value_bytes, first, last) +
+                 kept * bytes_between(b, b->search->gradient_bytes, first, last) +
                  filling * held_bytes(b, stage);
     }
     return bytes;
@@ -163,6 +177,13 @@ static rank_bound bound_rank(const bounded *b, int rank)
     double turned = fmax(bound.forwards + bound.again * all->again, bound.turn);
     back += jitter * (b->halves ? b->size->input : b->size->backward)[first];
     bound.table = turned + fmax(micros * all->input + back, micros * all->backward);
+    if (b->candidate->splits_vocabulary) {
+        double part = sli_split_head_fraction(b->search->job->head_blocks, rank,
+                                              b->candidate->pipeline_ranks),
+               head = part * (b->head_forward + b->head_backward);
+        bound.table = fmax(bound.table, bound.forwards + bound.again * all->again +
+                                            micros * (all->backward + head));
+    }
     return bound;
 }
 
@@ -278,20 +299,29 @@ static sli_layout_bound bound_cut(const bounded *common, const int *balance, boo
 
 /* Of the cut by time, and of that by bytes, which is there for what the other does not fit: it may
  * have a shorter exchange. */
-static sl_status bound_cuts(const sli_cluster_searcher *search, const bounded *b, bool is_whole,
+static sl_status bound_cuts(sli_cluster_searcher *search, const bounded *b, bool is_whole,
                             sli_layout_bound *out)
 {
     const int *balance = NULL;
-    SL_TRY(sli_cluster_search_cut(search, b->size->cuts, b->size->costs, b->stages, &balance));
+    bool splits = b->candidate->splits_vocabulary;
+    sli_micro_size *size = b->size;
+    SL_TRY(sli_cluster_search_cut(search, size->by_time, splits, b->stages, &balance));
     *out = bound_cut(b, balance, is_whole);
     if (b->stages == 1)
         return SL_OK;
-    SL_TRY(sli_cluster_search_cut(search, search->byte_cuts, search->module_bytes, b->stages,
-                                  &balance));
+    SL_TRY(sli_cluster_search_cut(search, search->by_bytes, splits, b->stages, &balance));
     sli_layout_bound by_bytes = bound_cut(b, balance, is_whole);
     *out = (sli_layout_bound){fmin(out->work, by_bytes.work), fmin(out->seconds, by_bytes.seconds),
                               fmin(out->bytes, by_bytes.bytes)};
     return SL_OK;
+}
+
+static void add_head(bounded *b)
+{
+    const sl_module_profile *head = &b->size->modules[b->search->modules - 1];
+    b->head_forward = b->grid->jitter * (head->forward + head->backward_input);
+    b->head_backward = b->grid->jitter * head->backward_weight;
+    b->cuts_embedding = b->search->cuts_embedding;
 }
 
 static sl_status bound_candidate(sli_cluster_searcher *search, const sli_candidate *candidate,
@@ -310,6 +340,8 @@ static sl_status bound_candidate(sli_cluster_searcher *search, const sli_candida
         SL_TRY(find_hops(search, &search->grids[grid]));
     SL_TRY(sli_cluster_search_size(search, candidate, &size));
     b.size = size;
+    if (candidate->splits_vocabulary)
+        add_head(&b);
     const sli_update_speed update =
         sli_cluster_update_speed(b.used.memory_bytes_per_s, b.used.flops_f32,
                                  &search->job->optimizer);

@@ -192,6 +192,7 @@ typedef struct sli_cluster_job {
     int64_t row_tokens;
     int64_t eval_rows;      /* of an evaluation's batch; 0: none is evaluated */
     bool keeps_best;        /* a copy of the best parameters */
+    int head_blocks;        /* of a head that is split, as in sl_pipe_options */
     int shards;             /* of a step, which fewer replicas train in turn; 0: one of each */
     int64_t shard_rows;     /* of a shard; with `shards`, and space.rows is then 0 */
     sli_search_space space; /* what is tried; `rows`, `schedules`, `virtual_stages`, `chunks` and

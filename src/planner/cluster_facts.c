@@ -14,20 +14,34 @@ enum { MOST_GRIDS = 1 << 20, MOST_MICRO_SIZES = 1 << 20 };
 /* ---- Micro-batches ----------------------------------------------------------------------------
  */
 
-void sli_free_cuts(int **cuts, int modules)
+void sli_cuts_free(sli_cuts cuts[2], int modules)
 {
-    for (int i = 0; cuts && i <= modules; i++)
-        free(cuts[i]);
-    free(cuts);
+    for (int split = 0; split < 2; split++) {
+        for (int i = 0; cuts[split].cuts && i <= modules; i++)
+            free(cuts[split].cuts[i]);
+        free(cuts[split].cuts);
+        free(cuts[split].costs);
+    }
+}
+
+sl_status sli_cuts_allocate(sli_cuts cuts[2], int modules)
+{
+    size_t count = (size_t)modules + 1;
+    for (int split = 0; split < 2; split++) {
+        cuts[split].costs = calloc(count, sizeof *cuts[split].costs);
+        cuts[split].cuts = calloc(count, sizeof *cuts[split].cuts);
+        if (!cuts[split].costs || !cuts[split].cuts)
+            return sli_no_memory(NULL, "the cuts of %d modules", modules);
+    }
+    return SL_OK;
 }
 
 void sli_micro_size_destroy(sli_micro_size *size, int modules)
 {
     if (!size)
         return;
-    sli_free_cuts(size->cuts, modules);
+    sli_cuts_free(size->by_time, modules);
     free(size->modules);
-    free(size->costs);
     free(size->forward);
     free(size->backward);
     free(size->input);
@@ -84,23 +98,23 @@ static sl_status time_size(const sli_cluster_searcher *search, sli_micro_size *s
 {
     size_t count = (size_t)search->modules + 1;
     size->modules = calloc(count, sizeof *size->modules);
-    size->costs = calloc(count, sizeof *size->costs);
     size->forward = calloc(count, sizeof *size->forward);
     size->backward = calloc(count, sizeof *size->backward);
     size->input = calloc(count, sizeof *size->input);
     size->saved = calloc(count, sizeof *size->saved);
     size->passed = calloc(count, sizeof *size->passed);
-    size->cuts = calloc(count, sizeof *size->cuts);
-    if (!size->modules || !size->costs || !size->forward || !size->backward || !size->input ||
-        !size->saved || !size->passed || !size->cuts)
+    if (!size->modules || !size->forward || !size->backward || !size->input || !size->saved ||
+        !size->passed)
         return sli_no_memory(NULL, "the times of %d modules", search->modules);
+    SL_TRY(sli_cuts_allocate(size->by_time, search->modules));
     SL_TRY(time_kinds(search, size));
     for (int i = 0; i < search->modules; i++) {
         const sl_module_profile *module = &size->modules[i];
         double halves = module->backward_input + module->backward_weight;
         bool goes_back = i >= search->frozen;
         double backward = goes_back ? fmin(module->backward, halves) : 0;
-        size->costs[i] = module->forward + backward;
+        size->by_time[0].costs[i] = module->forward + backward;
+        size->by_time[1].costs[i] = i + 1 < search->modules ? module->forward + backward : 0;
         size->forward[i + 1] = size->forward[i] + module->forward;
         size->backward[i + 1] = size->backward[i] + backward;
         size->input[i + 1] = size->input[i] + fmin(module->backward_input, backward);
@@ -155,17 +169,19 @@ sl_status sli_cluster_search_size(sli_cluster_searcher *search, const sli_candid
     return time_size(search, size);
 }
 
-sl_status sli_cluster_search_cut(const sli_cluster_searcher *search, int **cuts,
-                                 const double *costs, int stages, const int **balance)
+sl_status sli_cluster_search_cut(const sli_cluster_searcher *search, sli_cuts cuts[2], bool splits,
+                                 int stages, const int **balance)
 {
-    int **cut = &cuts[stages];
+    int **cut = &cuts[splits].cuts[stages];
     if (!*cut) {
         *cut = calloc(2 * (size_t)stages + 1, sizeof **cut);
         if (!*cut)
             return sli_no_memory(NULL, "a cut into %d stages", stages);
-        sli_cut_evenly(costs, search->modules, stages, *cut);
-        for (int s = 0, *starts = *cut + stages; s < stages; s++)
+        sli_cut_evenly(cuts[splits].costs, search->modules, stages, *cut);
+        int *starts = *cut + stages;
+        for (int s = 0; s < stages; s++)
             starts[s + 1] = starts[s] + (*cut)[s];
+        starts[stages] -= splits;
     }
     *balance = *cut;
     return SL_OK;

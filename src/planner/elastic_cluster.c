@@ -35,6 +35,7 @@ static sli_cluster_job narrow_job(const sli_elastic_run *run, int replicas, int 
     job.space.schedule_count = job.space.virtual_count = job.space.chunk_count = 1;
     job.space.recompute_count = 1;
     job.space.zeros[0] = job.space.zeros[1] = planned->zero;
+    job.space.splits_vocabulary[0] = job.space.splits_vocabulary[1] = planned->splits_vocabulary;
     return job;
 }
 

@@ -229,6 +229,22 @@ static sl_status simulate_first(sli_found_table *table, const int *balance, bool
     return sl_partition_simulate(&costs, balance, out);
 }
 
+/* The table that was simulated: with what its cut leaves out and splits. */
+static sl_status rewrite_table(sli_found_table *table, const int *balance)
+{
+    const sli_layout *layout = &table->timed.layout;
+    int stages = sl_schedule_stages(table->timed.table);
+    sl_stage_backward *backward = calloc((size_t)stages, sizeof *backward);
+    if (!backward)
+        return sli_no_memory(NULL, "the table of %d stages", stages);
+    sl_partition_backward(layout->model, stages, balance, backward);
+    sl_status status = sl_schedule_freeze(table->timed.table, backward);
+    if (status == SL_OK && layout->head_blocks > 0)
+        status = sl_schedule_split_head(table->timed.table, sl_partition_head(layout->model));
+    free(backward);
+    return status;
+}
+
 sl_status sli_simulate_found(const sli_cluster_job *job, const sli_cluster *cluster,
                              const sli_found_layout *found, uint64_t seed, int64_t most,
                              sl_schedule **table, sl_simulation *simulation)
@@ -240,6 +256,8 @@ sl_status sli_simulate_found(const sli_cluster_job *job, const sli_cluster *clus
     sl_status status = sli_found_table_open(job, cluster, found, is_drawn, &opened);
     if (status == SL_OK && opened.timed.table && opened.actions <= most) {
         status = simulate_first(&opened, found->balance, is_drawn, seed, simulation);
+        if (status == SL_OK)
+            status = rewrite_table(&opened, found->balance);
         if (status == SL_OK) {
             *table = opened.timed.table;
             opened.timed.table = NULL;

@@ -10,6 +10,7 @@
 #ifndef SLI_PLANNER_LAYOUT_H
 #define SLI_PLANNER_LAYOUT_H
 
+#include "nn/layers.h"
 #include "sluice/app/planner.h"
 #include "sluice/module.h"
 #include "sluice/optim.h"
@@ -56,6 +57,23 @@ typedef struct sli_rank_plan {
 } sli_rank_plan;
 
 sli_rank_plan sli_layout_rank(const sli_layout *layout, int rank);
+
+/* A split head, the model's last module, whose classes the ranks of several processes own, each
+ * some (parallel/pipe/pipe_head_values.c). */
+typedef struct sli_cut_head {
+    const sl_module *module; /* NULL: none is */
+    const sli_linear *linear;
+    const sl_parameter
+        *embedding; /* cut with it, the first module's; NULL: it is not tied to one */
+} sli_cut_head;
+
+sli_cut_head sli_layout_cut_head(const sli_layout *layout);
+
+/* Elements that are trained of it, with the embedding. */
+int64_t sli_cut_head_elements(const sli_cut_head *head);
+
+/* The words that so many rows name, at most. */
+int64_t sli_layout_most_words(const sli_layout *layout, int64_t rows, int64_t classes);
 
 /* ---- Memory ----------------------------------------------------------------------------- */
 
@@ -177,8 +195,8 @@ typedef struct sli_search {
     int wanted;                /* how many layouts are kept, of different shapes (replicas, pipeline
                                   ranks, schedule); 1 or more */
     bool compares_checkpoints; /* layouts of one shape are kept beside each other where different
-                                  ranks write their checkpoints: with and without ZeRO, and in each
-                                  order of the devices on the nodes */
+                                  ranks write their checkpoints: with and without ZeRO and a split
+                                  vocabulary, and in each order of the devices on the nodes */
     bool asks_fit;             /* only whether any layout fits: `count` is then 1, and nothing is
                                   known of the layout */
     double most_seconds;       /* longer steps are not looked for; 0: any */

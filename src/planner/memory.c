@@ -121,27 +121,25 @@ static void add_parameters(const sli_layout *layout, const parameter_counts *cou
 
 /* ---- A split head (parallel/pipe/pipe_head_values.c) ---------------------------------------- */
 
-/* A head that is cut, the model's last module. */
-typedef struct cut_head {
-    const sl_module *module; /* NULL: none is */
-    const sli_linear *linear;
-    const sl_parameter
-        *embedding; /* cut with it, the first module's; NULL: it is not tied to one */
-} cut_head;
-
-static cut_head find_cut_head(const sli_layout *layout)
+sli_cut_head sli_layout_cut_head(const sli_layout *layout)
 {
     const sl_module *module =
         sl_module_child(layout->model, sl_module_child_count(layout->model) - 1);
     const sli_linear *linear = sli_module_as_linear(module);
     bool in_one_process = sli_layout_rank(layout, 0).count == sl_schedule_ranks(layout->table);
     if (layout->head_blocks == 0 || !linear || in_one_process)
-        return (cut_head){0};
-    return (cut_head){module, linear, linear->weight->tied_to};
+        return (sli_cut_head){0};
+    return (sli_cut_head){module, linear, linear->weight->tied_to};
+}
+
+int64_t sli_cut_head_elements(const sli_cut_head *head)
+{
+    return sli_module_elements(head->module, SL_PARAMETER_TRAINED) +
+           (head->embedding ? sl_shape_count(sl_parameter_shape(head->embedding)) : 0);
 }
 
 /* What is in the stage's set, parts apart. */
-static void plan_parameters(const sli_layout *layout, const cut_head *cut, sl_stage_plan *stage)
+static void plan_parameters(const sli_layout *layout, const sli_cut_head *cut, sl_stage_plan *stage)
 {
     parameter_counts counts = {0};
     for (int i = stage->first; i < stage->first + stage->count; i++) {
@@ -163,8 +161,7 @@ static int64_t count_classes(const sli_layout *layout, int64_t classes, int rank
     return range.end - range.first;
 }
 
-/* The words that so many rows name, at most. */
-static int64_t most_words(const sli_layout *layout, int64_t rows, int64_t classes)
+int64_t sli_layout_most_words(const sli_layout *layout, int64_t rows, int64_t classes)
 {
     int64_t tokens = rows * layout->row_tokens;
     return sli_smaller(tokens, classes);
@@ -174,9 +171,9 @@ static int64_t most_words(const sli_layout *layout, int64_t rows, int64_t classe
 static void add_table(const sli_layout *layout, const sli_linear *head, sl_stage_plan *first)
 {
     int64_t micros = sl_schedule_micros(layout->table) * (int64_t)layout->accumulate;
-    int64_t trained = most_words(layout, micros * layout->micro_rows, head->out);
+    int64_t trained = sli_layout_most_words(layout, micros * layout->micro_rows, head->out);
     int64_t evaluated =
-        most_words(layout, layout->eval_micros * layout->eval_micro_rows, head->out);
+        sli_layout_most_words(layout, layout->eval_micros * layout->eval_micro_rows, head->out);
     int64_t row_bytes = head->in * (int64_t)sizeof(float);
     first->parameter_bytes += sli_larger(trained, evaluated) * row_bytes;
     first->gradient_bytes += trained * row_bytes;
@@ -185,7 +182,7 @@ static void add_table(const sli_layout *layout, const sli_linear *head, sl_stage
 /* Each rank's part, at its first stage; at the last stage the copies of the whole head, for
  * evaluation and for checkpoints. A tied head has its gradient beside the embedding's, of which the
  * first stage has the rows of a batch. */
-static void add_cut_head(const sli_layout *layout, const cut_head *cut, sl_stage_plan *stages)
+static void add_cut_head(const sli_layout *layout, const sli_cut_head *cut, sl_stage_plan *stages)
 {
     const sli_linear *head = cut->linear;
     int count = sl_schedule_stages(layout->table);
@@ -221,7 +218,7 @@ sl_status sli_layout_plan_stages(const sli_layout *layout, const int *balance,
 {
     const int *placement = sl_schedule_placement(layout->table);
     int count = sl_schedule_stages(layout->table);
-    cut_head cut = find_cut_head(layout);
+    sli_cut_head cut = sli_layout_cut_head(layout);
     tied_plan plan = {layout, stages, cut.embedding};
     for (int s = 0, first = 0; s < count; s++) {
         stages[s] = (sl_stage_plan){.rank = placement[s], .first = first, .count = balance[s]};

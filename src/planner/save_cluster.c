@@ -5,9 +5,28 @@
 
 #include "core/error.h"
 #include "nn/module.h"
+#include "nn/split_head.h"
 
 #include <math.h>
 #include <stdlib.h>
+
+/* Each rank writes its part of a split head. */
+static void divide_head(const sli_cluster_job *job, const sl_schedule *table, double *elements)
+{
+    const int *placement = sl_schedule_placement(table);
+    int ranks = sl_schedule_ranks(table);
+    const sli_cut_head cut = sli_layout_cut_head(&(sli_layout){.model = job->model,
+                                                               .table = table,
+                                                               .replicas = 1,
+                                                               .ranks = ranks,
+                                                               .head_blocks = job->head_blocks});
+    double own = (double)sli_module_elements(cut.module, SL_PARAMETER_TRAINED),
+           all = (double)sli_cut_head_elements(&cut);
+    elements[placement[sl_schedule_stages(table) - 1]] -= own;
+    elements[placement[0]] -= all - own;
+    for (int rank = 0; rank < ranks; rank++)
+        elements[rank] += all * sli_split_head_fraction(job->head_blocks, rank, ranks);
+}
 
 /* Each pipeline rank's trained elements, [pipeline ranks]. */
 static sl_status count_elements(const sli_cluster_job *job, const sli_found_layout *found,
@@ -25,6 +44,8 @@ static sl_status count_elements(const sli_cluster_job *job, const sli_found_layo
         for (int end = i + found->balance[s]; i < end; i++)
             elements[placement[s]] +=
                 (double)sli_module_elements(sl_module_child(job->model, i), SL_PARAMETER_TRAINED);
+    if (candidate->splits_vocabulary && candidate->pipeline_ranks > 1)
+        divide_head(job, table, elements);
     sl_schedule_destroy(&table);
     return SL_OK;
 }

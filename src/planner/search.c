@@ -145,7 +145,8 @@ bool sli_have_one_shape(const sli_candidate *a, const sli_candidate *b)
 
 static bool replaces(const sli_search *search, const sli_candidate *a, const sli_candidate *b)
 {
-    bool write_alike = a->zero == b->zero && a->near_replicas == b->near_replicas;
+    bool write_alike = a->zero == b->zero && a->near_replicas == b->near_replicas &&
+                       a->splits_vocabulary == b->splits_vocabulary;
     return sli_have_one_shape(a, b) && (write_alike || !search->compares_checkpoints);
 }
 

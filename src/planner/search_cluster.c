@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "core/memory.h"
 #include "nn/module.h"
+#include "nn/split_head.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -27,6 +28,13 @@ static int number_of_stages(const sli_search_space *space, int virtual_stages)
     return i;
 }
 
+/* CPUs alone split the head, and each rank has a block of it. */
+static bool may_split(const sli_cluster_searcher *search, const sli_candidate *candidate)
+{
+    const sli_used_devices used = sli_cluster_search_used(search, candidate);
+    return candidate->pipeline_ranks <= search->head_blocks && !used.is_cuda && !used.is_mixed;
+}
+
 /* Whether a schedule takes so many stages of a rank, and the model has enough modules. Interleaved
  * schedules with one stage of a rank are others'. */
 static bool is_possible(const sli_cluster_searcher *search, const sli_candidate *candidate)
@@ -34,7 +42,8 @@ static bool is_possible(const sli_cluster_searcher *search, const sli_candidate 
     const sli_search_space *space = &search->job->space;
     int each = sli_stages_of_rank(candidate), own = sl_schedule_virtual_stages(candidate->schedule);
     int64_t stages = (int64_t)candidate->pipeline_ranks * each;
-    if (stages > search->modules || stages > SLI_MAX_PLANNED_STAGES)
+    if (stages > search->modules || stages > SLI_MAX_PLANNED_STAGES ||
+        (candidate->splits_vocabulary && !may_split(search, candidate)))
         return false;
     if (candidate->pipeline_ranks == 1)
         return candidate->virtual_stages <= 1;
@@ -94,17 +103,17 @@ static sl_status add_cuts(sli_cluster_searcher *search, sli_search *results,
     int stages = sl_schedule_stages(timed->table);
     const int *balance = NULL;
     sli_micro_size *size = timed->size;
-    SL_TRY(sli_cluster_search_cut(search, size->cuts, size->costs, stages, &balance));
+    bool splits = candidate->splits_vocabulary;
+    SL_TRY(sli_cluster_search_cut(search, size->by_time, splits, stages, &balance));
     SL_TRY(sli_search_add(results, candidate, &timed->layout, &timed->speed, balance));
     if (results->fits || stages == 1)
         return SL_OK;
-    SL_TRY(
-        sli_cluster_search_cut(search, search->byte_cuts, search->module_bytes, stages, &balance));
+    SL_TRY(sli_cluster_search_cut(search, search->by_bytes, splits, stages, &balance));
     return sli_search_add(results, candidate, &timed->layout, &timed->speed, balance);
 }
 
 /* What some rank holds at least of values, gradients and the optimizer's state: an equal part, and
- * the largest module. */
+ * the largest module that is not cut. */
 static int64_t find_state_bytes(const sli_cluster_searcher *search, const sli_candidate *candidate)
 {
     double state = (double)sl_optimizer_state_bytes(&search->job->optimizer) / sizeof(float),
@@ -112,8 +121,9 @@ static int64_t find_state_bytes(const sli_cluster_searcher *search, const sli_ca
     for (int i = 0; i < search->modules; i++) {
         double gradients = search->gradient_bytes[i + 1] - search->gradient_bytes[i],
                values = search->value_bytes[i + 1] - search->value_bytes[i];
+        bool may_be_cut = candidate->splits_vocabulary && (i == 0 || i + 1 == search->modules);
         all += values + kept * gradients;
-        largest = fmax(largest, values + kept * gradients);
+        largest = fmax(largest, may_be_cut ? 0 : values + kept * gradients);
     }
     return (int64_t)fmax(all / candidate->pipeline_ranks, largest);
 }
@@ -175,12 +185,13 @@ static sl_status try_recomputation(sli_cluster_searcher *search, sli_search *res
     return status;
 }
 
-/* From the fastest recomputation on, until one fits, or none could be among the best. */
+/* From the fastest recomputation on, until one fits, or none could be among the best. How far
+ * forwards move ahead of a split head, and so how many rows are held, no other layout says. */
 static sl_status try_tables(sli_cluster_searcher *search, sli_search *results,
                             sli_bounded_layout layout)
 {
     const sli_search_space *space = &search->job->space;
-    bool has_table = true, is_simulated = false;
+    bool has_table = true, is_simulated = false, splits = layout.candidate.splits_vocabulary;
     sli_micro_size *size;
     SL_TRY(sli_cluster_search_size(search, &layout.candidate, &size));
     const sli_evaluated_micros evaluated = sli_find_evaluated(search->job, &layout.candidate);
@@ -195,7 +206,7 @@ static sl_status try_tables(sli_cluster_searcher *search, sli_search *results,
         sli_layout_bound bound;
         sli_misfit *misfits = find_misfits(search, &layout.candidate, i);
         layout.candidate.recompute = space->recomputes[i];
-        if (is_misfit(misfits, &own))
+        if (!splits && is_misfit(misfits, &own))
             continue;
         SL_TRY(sli_bound_recomputation(search, &layout, &bound));
         if (!sli_search_may_keep(results, bound.work))
@@ -207,7 +218,7 @@ static sl_status try_tables(sli_cluster_searcher *search, sli_search *results,
         search->counts->simulated += !is_simulated;
         is_simulated = true;
         SL_TRY(try_recomputation(search, results, &layout, &has_table));
-        if (!results->fits && has_table)
+        if (!results->fits && has_table && !splits)
             add_misfit(misfits, &own);
     }
     return SL_OK;
@@ -262,11 +273,9 @@ static sl_status sum_bytes(sli_cluster_searcher *search)
     double state = (double)sl_optimizer_state_bytes(&job->optimizer) / sizeof(float);
     search->gradient_bytes = calloc(count, sizeof *search->gradient_bytes);
     search->value_bytes = calloc(count, sizeof *search->value_bytes);
-    search->module_bytes = calloc(count, sizeof *search->module_bytes);
-    search->byte_cuts = calloc(count, sizeof *search->byte_cuts);
-    if (!search->gradient_bytes || !search->value_bytes || !search->module_bytes ||
-        !search->byte_cuts)
+    if (!search->gradient_bytes || !search->value_bytes)
         return sli_no_memory(NULL, "the bytes of %d modules", search->modules);
+    SL_TRY(sli_cuts_allocate(search->by_bytes, search->modules));
     for (int i = 0; i < search->modules; i++) {
         const sl_module *module = sl_module_child(job->model, i);
         double gradients = (double)sizeof(float) *
@@ -274,9 +283,22 @@ static sl_status sum_bytes(sli_cluster_searcher *search)
                values = (double)sli_module_value_bytes(module, job->precision);
         search->gradient_bytes[i + 1] = search->gradient_bytes[i] + gradients;
         search->value_bytes[i + 1] = search->value_bytes[i] + values;
-        search->module_bytes[i] = values + (1 + state) * gradients;
+        search->by_bytes[0].costs[i] = values + (1 + state) * gradients;
+        if (i + 1 < search->modules)
+            search->by_bytes[1].costs[i] = search->by_bytes[0].costs[i];
     }
     return SL_OK;
+}
+
+static void check_head(sli_cluster_searcher *search)
+{
+    const sli_cluster_job *job = search->job;
+    const sli_linear *head = sli_module_as_linear(sl_module_child(job->model, search->modules - 1));
+    if (job->head_blocks == 0 ||
+        sli_split_head_check(job->model, job->precision, true, job->head_blocks, 1) != SL_OK)
+        return;
+    search->head_blocks = sli_split_head_blocks(head->out, job->head_blocks);
+    search->cuts_embedding = head->weight->tied_to;
 }
 
 static sl_status prepare(sli_cluster_searcher *search, const sli_cluster *cluster)
@@ -291,6 +313,7 @@ static sl_status prepare(sli_cluster_searcher *search, const sli_cluster *cluste
                                  (size_t)job->space.recompute_count * MOST_MISFITS,
                              sizeof *search->misfits);
     SL_TRY(sum_bytes(search));
+    check_head(search);
     if (!search->facts || !search->misfits)
         return sli_no_memory(NULL, "a search");
     for (int i = 0; i < job->space.schedule_count; i++)
@@ -342,8 +365,7 @@ static void free_search(sli_cluster_searcher *search)
     free(search->misfits);
     free(search->gradient_bytes);
     free(search->value_bytes);
-    free(search->module_bytes);
-    sli_free_cuts(search->byte_cuts, search->modules);
+    sli_cuts_free(search->by_bytes, search->modules);
     free(search->layouts);
 }
 

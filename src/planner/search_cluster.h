@@ -7,17 +7,23 @@
 
 /* A micro-batch of so many rows on the first kinds of devices: each module takes as long as on the
  * slowest of them. */
+/* Cuts by `costs` [modules], of which a split head has none. */
+typedef struct sli_cuts {
+    double *costs;
+    int **cuts; /* [modules + 1] for so many stages their balance, [stages], and then the first
+                   module of each, and the end of the modules that are counted, [stages + 1]; NULL:
+                   not cut yet */
+} sli_cuts;
+
 typedef struct sli_micro_size {
     int64_t rows;
     int kind_count;
     sl_module_profile *modules; /* [modules] */
-    double *costs;              /* [modules] of forward and backward */
+    sli_cuts by_time[2];        /* of forward and backward; with a split head */
     /* [modules + 1] the sums up to a module: F, B, I */
     double *forward, *backward, *input;
     double *saved;  /* [modules + 1] the sums up to a module of the bytes that passes keep */
     double *passed; /* [modules + 1] bytes of the tensor that a module gets from the one before */
-    int **cuts;     /* [modules + 1] for so many stages their balance, [stages], and then the first
-                       module of each, [stages + 1]; NULL: not cut yet */
 } sli_micro_size;
 
 /* What a schedule's name says of its tables. */
@@ -66,8 +72,9 @@ typedef struct sli_cluster_searcher {
     sli_devices devices;
     int modules, frozen;
     double *gradient_bytes, *value_bytes; /* [modules + 1] up to a module */
-    double *module_bytes;                 /* [modules] of values, gradients and optimizer */
-    int **byte_cuts;        /* [modules + 1] by module_bytes, as those of sli_micro_size */
+    sli_cuts by_bytes[2];   /* of values, gradients and optimizer; with a split head */
+    int head_blocks;        /* of a head that is split; 0: it cannot be */
+    bool cuts_embedding;    /* where it is, as it is tied to one */
     sli_micro_size **sizes; /* [size_count] by rows and kinds, ascending */
     size_t size_count, size_capacity;
     sli_schedule_facts *facts;   /* [space.schedule_count] */
@@ -124,15 +131,17 @@ sl_status sli_found_table_open(const sli_cluster_job *job, const sli_cluster *cl
 void sli_found_table_close(sli_found_table *table);
 
 void sli_micro_size_destroy(sli_micro_size *size, int modules);
-void sli_free_cuts(int **cuts, int modules);
 sli_used_devices sli_cluster_search_used(const sli_cluster_searcher *search,
                                          const sli_candidate *candidate);
 /* Those of the candidate's micro-batches, with their times. */
 sl_status sli_cluster_search_size(sli_cluster_searcher *search, const sli_candidate *candidate,
                                   sli_micro_size **out);
-/* The cut by `costs` [modules] into so many stages, kept in `cuts`. */
-sl_status sli_cluster_search_cut(const sli_cluster_searcher *search, int **cuts,
-                                 const double *costs, int stages, const int **balance);
+/* Of zeros. */
+sl_status sli_cuts_allocate(sli_cuts cuts[2], int modules);
+void sli_cuts_free(sli_cuts cuts[2], int modules);
+/* The cut into so many stages, cuts[1] with a split head. */
+sl_status sli_cluster_search_cut(const sli_cluster_searcher *search, sli_cuts cuts[2], bool splits,
+                                 int stages, const int **balance);
 sl_status sli_schedule_facts_find(const char *name, const sli_search_space *space,
                                   sli_schedule_facts *out);
 const sli_schedule_facts *sli_cluster_search_facts(const sli_cluster_searcher *search,

@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "nn/module.h"
+#include "nn/split_head.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -22,12 +23,18 @@ double sli_exchange_seconds(const sl_link_cost *link, double bytes)
     return count_buckets(bytes) * link->seconds + bytes * link->seconds_per_byte;
 }
 
-/* Bytes of the gradients of modules first ... first + count - 1. */
-static double gradient_bytes(const sl_module *model, int first, int count)
+/* Bytes of the gradients of modules first ... first + count - 1, without what is cut. */
+static double gradient_bytes(const sli_layout *layout, const sli_cut_head *cut, int first,
+                             int count)
 {
     int64_t elements = 0;
-    for (int i = first; i < first + count; i++)
-        elements += sli_module_elements(sl_module_child(model, i), SL_PARAMETER_TRAINED);
+    for (int i = first; i < first + count; i++) {
+        const sl_module *module = sl_module_child(layout->model, i);
+        if (module != cut->module)
+            elements += sli_module_elements(module, SL_PARAMETER_TRAINED);
+    }
+    if (first == 0 && cut->embedding)
+        elements -= sl_shape_count(sl_parameter_shape(cut->embedding));
     return (double)elements * (double)sizeof(float);
 }
 
@@ -75,23 +82,38 @@ static sl_status allocate_work(const sl_schedule *table, step_work *work)
                : sli_no_memory(NULL, "the times of %zu stages", stages);
 }
 
-/* Each rank's times for its stages; those on the same cores in turn, under the cores' number. */
+/* What a rank takes for so many bytes of gradients; those on the same cores in turn, under the
+ * cores' number. */
+static void add_bytes(const sli_layout *layout, const sli_layout_speed *speed, int rank,
+                      double bytes, step_work *work)
+{
+    int owners = layout->zero ? layout->replicas : 1,
+        place = speed->cores ? speed->cores[rank] : rank;
+    if (layout->replicas > 1)
+        work->exchange[place] += sli_exchange_seconds(&speed->reduce, bytes);
+    if (layout->zero)
+        work->gather[place] += sli_exchange_seconds(&speed->gather, bytes);
+    work->update[place] += bytes * (speed->update.optimizer / owners + speed->update.undivided);
+}
+
+/* Each rank's times for its stages, and for its part of a head that is cut. */
 static void add_stages(const sli_layout *layout, const sli_layout_speed *speed, const int *balance,
                        step_work *work)
 {
     const int *placement = sl_schedule_placement(layout->table);
-    int owners = layout->zero ? layout->replicas : 1;
+    int ranks = sl_schedule_ranks(layout->table);
+    const sli_cut_head cut = sli_layout_cut_head(layout);
     for (int s = 0, first = 0; s < sl_schedule_stages(layout->table); first += balance[s++]) {
-        double bytes = gradient_bytes(layout->model, first, balance[s]);
-        int rank = speed->cores ? speed->cores[placement[s]] : placement[s];
-        work->bytes[s] = bytes;
-        if (layout->replicas > 1)
-            work->exchange[rank] += sli_exchange_seconds(&speed->reduce, bytes);
-        if (layout->zero)
-            work->gather[rank] += sli_exchange_seconds(&speed->gather, bytes);
-        work->update[rank] += bytes * (speed->update.optimizer / owners + speed->update.undivided) +
-                              zero_seconds(layout, speed, first, balance[s]);
+        int rank = placement[s], place = speed->cores ? speed->cores[rank] : rank;
+        work->bytes[s] = gradient_bytes(layout, &cut, first, balance[s]);
+        add_bytes(layout, speed, rank, work->bytes[s], work);
+        work->update[place] += zero_seconds(layout, speed, first, balance[s]);
     }
+    for (int rank = 0; rank < ranks && cut.module; rank++)
+        add_bytes(layout, speed, rank,
+                  sli_split_head_fraction(layout->head_blocks, rank, ranks) *
+                      (double)sli_cut_head_elements(&cut) * (double)sizeof(float),
+                  work);
 }
 
 /* How long after its table a rank, whose actions are row[count], has sent its gradients. Those of a
@@ -188,21 +210,48 @@ static sl_status add_tie(sl_parameter *tied, void *arg)
     return SL_OK;
 }
 
-/* Over the slowest link, as others than those between neighbours are not known. In a run's measures
- * nothing has bytes: its pipeline's time has what its ties took. */
+/* The first stage gets the words of each batch from the ranks that own them, and sends their
+ * gradients back (parallel/pipe/pipe_embedding.c). */
+static double word_seconds(const sli_layout *layout, const sli_linear *head,
+                           const sl_link_cost *link)
+{
+    int64_t rows =
+        sl_schedule_micros(layout->table) * (int64_t)layout->accumulate * layout->micro_rows;
+    double words = (double)sli_layout_most_words(layout, rows, head->out),
+           bytes = words * (double)head->in * (double)sizeof(float);
+    return count_shards(layout) * 2 * (link->seconds + bytes * link->seconds_per_byte);
+}
+
+/* Over the slowest link, as not all are known. In a run's measures nothing has bytes: its
+ * pipeline's time has what its ties took. */
 static double tie_seconds(const sli_layout *layout, const sli_layout_speed *speed,
                           const int *balance)
 {
     int ranks = sl_schedule_ranks(layout->table);
     tie_traffic traffic = {.layout = layout, .balance = balance, .sum = speed->update.tie_sum};
+    const sli_cut_head cut = sli_layout_cut_head(layout);
     for (int i = 0; speed->links && i < ranks * ranks; i++)
         if (speed->links[i].seconds_per_byte > traffic.link.seconds_per_byte)
             traffic.link = speed->links[i];
     (void)sli_module_for_each_tie(layout->model, add_tie, &traffic);
-    return traffic.seconds;
+    return traffic.seconds + (cut.embedding ? word_seconds(layout, cut.linear, &traffic.link) : 0);
 }
 
 /* ---- The step ------------------------------------------------------------------------------- */
+
+/* What the ranks' parts of a split head give back of a micro-batch. */
+static double head_sums_bytes(const sli_layout *layout)
+{
+    int last = sl_module_child_count(layout->model) - 1;
+    const sli_linear *head = sli_module_as_linear(sl_module_child(layout->model, last));
+    if (layout->head_blocks == 0 || !head)
+        return 0;
+    const sli_split_head_bytes bytes = sli_split_head_plan(head->out, head->in, layout->head_blocks,
+                                                           sl_schedule_ranks(layout->table),
+                                                           layout->micro_rows * layout->row_tokens,
+                                                           layout->precision == SL_PRECISION_BF16);
+    return (double)bytes.all_sums;
+}
 
 sl_partition_costs sli_layout_partition_costs(const sli_layout *layout,
                                               const sli_layout_speed *speed)
@@ -212,6 +261,7 @@ sl_partition_costs sli_layout_partition_costs(const sli_layout *layout,
                                 .table = layout->table,
                                 .model = layout->model,
                                 .head_blocks = layout->head_blocks,
+                                .head_sums_bytes = head_sums_bytes(layout),
                                 .links = speed->links,
                                 .cores = speed->cores};
 }

@@ -28,15 +28,26 @@ fail:
     return status == SL_ERR_INVALID || status == SL_ERR_UNSUPPORTED ? SL_OK : status;
 }
 
-/* The links between the ranks of neighbouring stages. */
+static void fill_link(const sli_cluster_searcher *search, const sli_device_grid *grid, int from,
+                      int to, sl_link_cost *links)
+{
+    sl_link_cost *link = &links[from * grid->pipeline_ranks + to];
+    if (from != to && link->seconds_per_byte <= 0)
+        *link = sli_devices_rank_link(&search->devices, grid, from, to);
+}
+
+/* The links between the ranks of neighbouring stages, and with a split head between the last
+ * stage's and all others. */
 static void fill_links(const sli_cluster_searcher *search, const sli_device_grid *grid,
-                       const sl_schedule *table, sl_link_cost *links)
+                       const sl_schedule *table, bool splits, sl_link_cost *links)
 {
     const int *placement = sl_schedule_placement(table);
-    for (int s = 0; s + 1 < sl_schedule_stages(table); s++) {
-        sl_link_cost *link = &links[placement[s] * grid->pipeline_ranks + placement[s + 1]];
-        if (placement[s] != placement[s + 1] && link->seconds_per_byte <= 0)
-            *link = sli_devices_rank_link(&search->devices, grid, placement[s], placement[s + 1]);
+    int last = sl_schedule_stages(table) - 1;
+    for (int s = 0; s < last; s++)
+        fill_link(search, grid, placement[s], placement[s + 1], links);
+    for (int rank = 0; splits && rank < grid->pipeline_ranks; rank++) {
+        fill_link(search, grid, placement[last], rank, links);
+        fill_link(search, grid, rank, placement[last], links);
     }
 }
 
@@ -83,6 +94,7 @@ static void describe_layout(const sli_cluster_searcher *search, const sli_candid
                                .replicas = candidate->replicas,
                                .shards = sli_cluster_search_shards(search, candidate),
                                .accumulate = 1,
+                               .head_blocks = candidate->splits_vocabulary ? job->head_blocks : 0,
                                .row_tokens = job->row_tokens,
                                .micro_rows = out->size->rows,
                                .eval_micro_rows = evaluated.rows,
@@ -119,7 +131,7 @@ sl_status sli_timed_table_open(sli_cluster_searcher *search, const sli_candidate
         if (rank == 0 || each)
             sli_timed_table_scale(out, rank, costs->jitter);
     }
-    fill_links(search, &costs->grid, out->table, out->links);
+    fill_links(search, &costs->grid, out->table, candidate->splits_vocabulary, out->links);
     out->speed = (sli_layout_speed){.profiles = out->of_ranks,
                                     .links = out->links,
                                     .reduce = costs->reduce,

@@ -103,7 +103,7 @@ echo '{"input_ids": [1, 2, 3, 4, 5, 19999]}' >words.jsonl
 for ((i = 0; i < 40; i++)); do cat words.jsonl; done >many.jsonl
 words_run=(--data many.jsonl "${model[@]}" --seq-len 8 --dp 1 --pp 2 --devices cpu:0,cpu:1)
 runs "$program" plan "${words_run[@]}" --batch-size 8 -o split.json --profile-seconds 0
-grep -q "^1 x 2 .*, split vocabulary  " out || fail "a large vocabulary: not split"
+grep -q "^1 x 2 .*, split  " out || fail "a large vocabulary: not split"
 runs "$program" train --data many.jsonl "${model[@]}" --seq-len 8 --plan split.json --epochs 1 --max-batches 2 --log-json log
 grep -q '"split_vocabulary":true' log || fail "a large vocabulary: split in the plan, and not in its run"
 runs "$program" plan "${words_run[@]}" --batch-size 8 --no-split-vocabulary --json --profile-seconds 0
@@ -463,7 +463,12 @@ sed "s/2e9/2e10/" pair.json >large.json
 refused 2 "--tokens needs --cluster" "$program" plan "${cluster[@]}" --tokens 5
 refused 1 "plans for a cluster cannot be made with devices" "$program" plan "${cluster[@]}" --cluster cluster.json --devices cpu
 refused 1 "plans for a cluster cannot be made with batch-invariant" "$program" plan "${cluster[@]}" --cluster cluster.json --batch-invariant
-refused 1 "plans for a cluster cannot be made with a split vocabulary" "$program" plan "${cluster[@]}" --cluster cluster.json --split-vocabulary
+runs "$program" plan "${cluster[@]}" --cluster cluster.json --dp 1 --pp 2 --split-vocabulary -o split.json
+grep -q "^1 x 2 .*, split  " out || fail "--cluster --split-vocabulary: not in the table"
+grep -qE "^  0F0 .*0S0" out || fail "--cluster --split-vocabulary: another pipeline"
+runs "$program" train "${run[@]}" --plan split.json --epochs 1 --max-batches 2 --log-json log
+grep -q '"split_vocabulary":true' log || fail "--cluster --split-vocabulary: not in its run"
+refused 1 "the head cannot be split: its weight must be trained" "$program" plan "${cluster[@]}" --cluster cluster.json --split-vocabulary --freeze '*.decoder.weight'
 refused 1 "cannot be divided into batches of the given size" "$program" plan "${cluster[@]}" --cluster cluster.json --batch-size 64
 refused 1 "cluster.json is an input" "$program" plan "${cluster[@]}" --cluster cluster.json -o ./cluster.json
 refused 1 "none.json: " "$program" plan "${cluster[@]}" --cluster none.json

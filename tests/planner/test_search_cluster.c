@@ -120,6 +120,7 @@ static sli_cluster_job make_job(const sl_module *model, int devices, int modules
     return (sli_cluster_job){.model = model,
                              .optimizer = {.kind = SL_OPTIMIZER_ADAMW},
                              .row_tokens = 16,
+                             .head_blocks = 8,
                              .space = {.ranks = devices,
                                        .rows = 8,
                                        .least_replicas = 1,
@@ -135,7 +136,8 @@ static sli_cluster_job make_job(const sl_module *model, int devices, int modules
                                        .recomputes = recomputes,
                                        .recompute_count = 3,
                                        .zeros = {false, true},
-                                       .near_replicas = {false, true}}};
+                                       .near_replicas = {false, true},
+                                       .splits_vocabulary = {false, true}}};
 }
 
 static int draw_memory(unsigned *draw)
@@ -198,7 +200,7 @@ static void check_shapes(const sli_cluster_job *job, const sli_cluster *cluster,
 
 /* Where as many are wanted as there are shapes, no bound leaves out a layout. */
 static int64_t check_search(const sl_module *model, const sli_cluster *cluster, int modules,
-                            int shards, int64_t eval_rows, bool looks_at_shapes)
+                            int shards, int64_t eval_rows, bool looks_at_shapes, int *split)
 {
     static sli_found_layout best[WANTED], all[MOST_SHAPES];
     sli_cluster_search counts, all_counts;
@@ -215,9 +217,11 @@ static int64_t check_search(const sl_module *model, const sli_cluster *cluster, 
     check_ok(sli_search_cluster(&job, cluster, &every, &all_counts));
     assert_true(every.count < MOST_SHAPES);
     assert_int_equal(few.count, every.count < WANTED ? every.count : WANTED);
-    for (int i = 0; i < few.count; i++)
+    for (int i = 0; i < few.count; i++) {
         assert_float_equal(best[i].costs.seconds, all[i].costs.seconds,
                            1e-12 * all[i].costs.seconds);
+        *split += best[i].candidate.splits_vocabulary;
+    }
     assert_int_equal(counts.layouts, all_counts.layouts);
     assert_true(counts.simulated <= all_counts.simulated);
     if (looks_at_shapes)
@@ -234,6 +238,21 @@ static void freeze_in_the_middle(unsigned *draw, sl_module *model, int layers)
         check_ok(sli_module_freeze_named(model, "*linear1*"));
 }
 
+/* With a vocabulary that takes longer than some layers, some heads tied to the embedding. */
+static sl_module *make_wide_model(unsigned *draw, int layers)
+{
+    const sl_model_options options = {.ntokens = test_draw(draw, 100, 1000),
+                                      .emsize = 16,
+                                      .nhid = 16,
+                                      .nhead = 2,
+                                      .nlayers = layers,
+                                      .context = 16,
+                                      .tie = test_draw(draw, 0, 1)};
+    sl_module *model;
+    check_ok(sl_transformer_lm_create(&options, &model));
+    return model;
+}
+
 /* Some models have frozen modules, some have enough for six pipeline ranks, and some steps have
  * shards that fewer replicas train in turn. */
 static void best_layouts_are_those_of_the_simulation_of_all(void **state)
@@ -241,20 +260,24 @@ static void best_layouts_are_those_of_the_simulation_of_all(void **state)
     enum { MOST_LAYERS = 8, ROUNDS = 60 };
     unsigned draw = test_seed(5);
     int64_t pruned = 0;
+    int split = 0;
     for (int round = 0; round < ROUNDS; round++) {
         int layers = test_draw(&draw, 3, MOST_LAYERS);
         SCOPED(sl_module) *model =
-            make_frozen_model(layers, round % 3 == 0 ? test_draw(&draw, 1, layers) : 0);
+            round % 3 == 2
+                ? make_wide_model(&draw, layers)
+                : make_frozen_model(layers, round % 3 == 0 ? test_draw(&draw, 1, layers) : 0);
         if (round % 4 == 1)
             freeze_in_the_middle(&draw, model, layers);
         sli_cluster cluster;
         draw_cluster(&draw, &cluster);
         pruned +=
             check_search(model, &cluster, layers + 2, round % 5 == 1 ? test_draw(&draw, 1, 6) : 0,
-                         test_draw(&draw, 0, 20), round % 4 == 0);
+                         test_draw(&draw, 0, 20), round % 4 == 0, &split);
         sli_cluster_clear(&cluster);
     }
     assert_true(pruned > 0);
+    assert_true(split > 0);
 }
 
 /* ---- Measured times ------------------------------------------------------------------------- */

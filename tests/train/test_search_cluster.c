@@ -19,13 +19,14 @@ static sl_train_options options_of_model(void)
     return options;
 }
 
-/* Plans that keep replicas, pipeline ranks, schedule and chunks. */
+/* Plans that keep replicas, pipeline ranks, schedule, chunks and a whole head. */
 static void find_plans(const char *path, const char *cluster, const sl_train_options *run,
                        sl_cluster_plans *out)
 {
     const sl_plan_search_options options = {.run = run,
                                             .kept = SL_KEEP_REPLICAS | SL_KEEP_PIPELINE_RANKS |
-                                                    SL_KEEP_SCHEDULE | SL_KEEP_CHUNKS,
+                                                    SL_KEEP_SCHEDULE | SL_KEEP_CHUNKS |
+                                                    SL_KEEP_SPLIT_VOCABULARY,
                                             .batch_tokens = 16 * run->bptt};
     write_file(path, cluster, strlen(cluster));
     check_ok(sl_plan_search_cluster(&options, path, out));
@@ -163,6 +164,38 @@ static void few_micro_batches_ask_for_virtual_stages(void **state)
     assert_true(best_plan(path, &run, kept | SL_KEEP_SCHEDULE).virtual_stages > 2);
 }
 
+/* Of a vocabulary that takes longer than all layers together each rank has its words, on CPUs. */
+static void large_vocabulary_is_split(void **state)
+{
+    static const char format[] =
+        "{\"nodes\": [{\"devices\": 2, \"memory_bytes\": 2e9, \"flops_f32\": 1e9, "
+        "\"device\": \"%s\"}], "
+        "\"links\": {\"node\": {\"latency_s\": 0, \"bytes_per_s\": %s, \"message_s\": 0}}}";
+    const unsigned kept = SL_KEEP_REPLICAS | SL_KEEP_PIPELINE_RANKS | SL_KEEP_CHUNKS;
+    const char *path = scratch_path(*state, "cluster.json");
+    char text[512];
+    sl_train_options run = options_of_model();
+    run.pipeline_ranks = 2;
+    run.model.ntokens = 2000;
+    snprintf(text, sizeof text, format, "cpu", "1e12");
+    write_file(path, text, strlen(text));
+    const sl_cluster_plan whole = best_plan(path, &run, kept | SL_KEEP_SPLIT_VOCABULARY),
+                          split = best_plan(path, &run, kept);
+    assert_false(whole.split_vocabulary);
+    assert_true(split.split_vocabulary);
+    assert_true(split.costs.seconds < whole.costs.seconds);
+    assert_true(split.costs.pipeline < 0.7 * whole.costs.pipeline);
+    snprintf(text, sizeof text, format, "cpu", "1e3"); /* its sums are more bytes */
+    write_file(path, text, strlen(text));
+    assert_false(best_plan(path, &run, kept).split_vocabulary);
+    run.split_vocabulary = true;
+    assert_true(best_plan(path, &run, kept).split_vocabulary);
+    run.split_vocabulary = false;
+    snprintf(text, sizeof text, format, "cuda", "1e12");
+    write_file(path, text, strlen(text));
+    assert_false(best_plan(path, &run, kept).split_vocabulary);
+}
+
 static double kept_tokens_per_s(const sl_cluster_plan *plan)
 {
     return plan->tokens_per_s * plan->failures.kept_fraction;
@@ -204,6 +237,7 @@ int search_cluster_tests(void)
         WITH_FILES(one_stage_helps_where_messages_take_long),
         WITH_FILES(most_bytes_stay_in_a_node),
         WITH_FILES(few_micro_batches_ask_for_virtual_stages),
+        WITH_FILES(large_vocabulary_is_split),
         WITH_FILES(checkpoints_decide_between_layouts_of_one_shape),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

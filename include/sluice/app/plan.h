@@ -224,7 +224,8 @@ typedef struct sl_cluster_plan {
     sl_recompute recompute;
     bool zero;
     bool near_replicas; /* neighbouring devices are replicas of a stage; else ranks of a pipeline */
-    int64_t batch_size; /* rows of a replica, which has one shard */
+    bool split_vocabulary;
+    int64_t batch_size;   /* rows of a replica, which has one shard */
     int stages, *balance; /* [stages] modules of each */
     sl_step_costs costs;  /* the mean of so many drawn steps; with no draws there is no jitter */
     int draws;

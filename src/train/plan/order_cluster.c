@@ -53,6 +53,7 @@ static sl_status describe_plan(const sli_ordered_search *s, const sli_devices *d
                              .recompute = candidate->recompute,
                              .zero = candidate->zero,
                              .near_replicas = candidate->near_replicas,
+                             .split_vocabulary = candidate->splits_vocabulary,
                              .batch_size = s->rows / candidate->replicas,
                              .stages = found->stages,
                              .balance = malloc(balance_bytes),
@@ -324,6 +325,7 @@ static sl_status try_fewer(sli_ordered_search *s, const sl_cluster_plan *first, 
     space->recomputes = &first->recompute;
     space->schedule_count = space->virtual_count = space->chunk_count = space->recompute_count = 1;
     space->zeros[0] = space->zeros[1] = first->zero;
+    space->splits_vocabulary[0] = space->splits_vocabulary[1] = first->split_vocabulary;
     return find_gain(s, first, gain);
 }
 

@@ -3,6 +3,7 @@
 #include "core/error.h"
 #include "models/config.h"
 #include "nn/module.h"
+#include "nn/split_head.h"
 #include "planner/jitter.h"
 #include "train/plan/order_cluster.h"
 #include "train/plan/plan.h"
@@ -30,18 +31,17 @@ static bool has_balance(const sli_ordered_search *s)
 static sl_status check_options(const sli_ordered_search *s)
 {
     const sl_train_options *run = s->run;
-    const char *given = run->data               ? "a text"
-                        : run->task             ? "a task"
-                        : run->devices          ? "devices"
-                        : run->table            ? "a schedule's file"
-                        : run->placement        ? "a placement"
-                        : run->accumulate > 1   ? "accumulation steps"
-                        : has_balance(s)        ? "a balance"
-                        : run->split_vocabulary ? "a split vocabulary"
-                        : run->slices > 1       ? "slices"
-                        : run->batch_invariant  ? "batch-invariant, which no profile is of"
-                        : run->force            ? "force"
-                                                : NULL;
+    const char *given = run->data              ? "a text"
+                        : run->task            ? "a task"
+                        : run->devices         ? "devices"
+                        : run->table           ? "a schedule's file"
+                        : run->placement       ? "a placement"
+                        : run->accumulate > 1  ? "accumulation steps"
+                        : has_balance(s)       ? "a balance"
+                        : run->slices > 1      ? "slices"
+                        : run->batch_invariant ? "batch-invariant, which no profile is of"
+                        : run->force           ? "force"
+                                               : NULL;
     if (given)
         return sl_error(SL_ERR_UNSUPPORTED, "plans for a cluster cannot be made with %s", given);
     if (run->bptt < 1)
@@ -93,6 +93,19 @@ static sl_status limit_replicas(const sli_ordered_search *s, sli_search_space *s
     return SL_OK;
 }
 
+static bool has_cpus(const sli_ordered_search *s)
+{
+    for (int i = 0; i < s->cluster.kind_count; i++)
+        if (!s->cluster.kinds[i].is_cuda)
+            return true;
+    return false;
+}
+
+static bool may_split(const sli_ordered_search *s)
+{
+    return s->run->split_vocabulary || (!is_kept(s, SL_KEEP_SPLIT_VOCABULARY) && has_cpus(s));
+}
+
 static sl_status fill_space(sli_ordered_search *s, sli_search_space *space)
 {
     const sl_train_options *run = s->run;
@@ -110,7 +123,8 @@ static sl_status fill_space(sli_ordered_search *s, sli_search_space *space)
                                 .chunk_count = s->chunk_count,
                                 .zeros = {is_kept(s, SL_KEEP_ZERO) && run->zero,
                                           run->zero || !is_kept(s, SL_KEEP_ZERO)},
-                                .near_replicas = {run->near_replicas, true}};
+                                .near_replicas = {run->near_replicas, true},
+                                .splits_vocabulary = {run->split_vocabulary, may_split(s)}};
     sli_plan_list_choices(s->options, run, space);
     return limit_replicas(s, space);
 }
@@ -208,6 +222,14 @@ static sl_status check_models(const sli_ordered_search *s, const char *path)
 
 /* ---- The search --------------------------------------------------------------------------- */
 
+/* Why a vocabulary that is to be split is on no devices of the cluster. */
+static sl_status check_head(const sli_ordered_search *s)
+{
+    return s->run->split_vocabulary ? sli_split_head_check(s->model, s->run->precision, has_cpus(s),
+                                                           SL_VOCABULARY_BLOCKS, 1)
+                                    : SL_OK;
+}
+
 static sl_status search_cluster(sli_ordered_search *s, const char *path, sl_cluster_plans *out)
 {
     int first = 0;
@@ -222,10 +244,12 @@ static sl_status search_cluster(sli_ordered_search *s, const char *path, sl_clus
     SL_TRY(
         sli_cluster_check_profiles(&s->cluster, path, s->model, s->run->precision, s->run->bptt));
     SL_TRY(check_models(s, path));
+    SL_TRY(check_head(s));
     s->job = (sli_cluster_job){.model = s->model,
                                .precision = s->run->precision,
                                .comm_precision = s->run->comm_precision,
                                .optimizer = s->run->optimizer,
+                               .head_blocks = SL_VOCABULARY_BLOCKS,
                                .row_tokens = s->run->bptt,
                                .eval_rows = s->run->eval_batch_size,
                                .keeps_best = s->run->epochs > 1 || s->run->eval_every > 0};
