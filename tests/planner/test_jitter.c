@@ -125,16 +125,33 @@ static double find_longest(const sli_cluster_job *job, const sli_cluster *cluste
     return longest;
 }
 
+/* The table is the one that was simulated. */
+static void check_entries(const sl_schedule *table, const sl_simulation *simulation)
+{
+    const sl_timeline_entry *entry = simulation->entries;
+    for (int rank = 0; rank < sl_schedule_ranks(table); rank++) {
+        const sl_action *row;
+        for (int i = 0, count = sl_schedule_actions(table, rank, &row); i < count; i++, entry++) {
+            assert_int_equal(entry->action.kind, row[i].kind);
+            assert_int_equal(entry->action.stage, row[i].stage);
+            assert_int_equal(entry->action.micro, row[i].micro);
+        }
+    }
+    assert_int_equal(entry - simulation->entries, simulation->entry_count);
+}
+
 /* A table is drawn with the times of the slowest replica; without jitter with its own. A table that
- * is too large is none. */
+ * is too large is none. Without jitter first stages are frozen, and some heads are split. */
 static void drawn_table_is_that_of_the_first_draw(void **state)
 {
     static const char *const jitters[] = {"", "\"spread\": 0.05"};
     static sli_found_layout found[WANTED];
-    SCOPED(sl_module) *model = make_model(LAYERS);
-    const sli_cluster_job job = make_job(model);
     const uint64_t seed = (uint64_t)test_seed(22);
     for (int i = 0; i < 2; i++) {
+        SCOPED(sl_module) *model = make_frozen_model(LAYERS, i == 0 ? LAYERS / 2 : 0);
+        sli_cluster_job job = make_job(model);
+        job.head_blocks = 8;
+        job.space.splits_vocabulary[1] = i == 0;
         sli_cluster cluster;
         sli_cluster_search counts;
         sli_search search = {.wanted = WANTED, .found = found};
@@ -149,6 +166,7 @@ static void drawn_table_is_that_of_the_first_draw(void **state)
                 sli_simulate_found(&job, &cluster, &found[k], seed, 1 << 20, &table, &simulation));
             assert_int_equal(sl_schedule_ranks(table), found[k].candidate.pipeline_ranks);
             assert_float_equal(simulation.makespan / expected, 1, i == 0 ? 1e-9 : 0.01);
+            check_entries(table, &simulation);
             sl_simulation_clear(&simulation);
         }
         sl_schedule *none;
