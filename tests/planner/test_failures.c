@@ -470,7 +470,7 @@ static void first_replica_writes_the_model(void **state)
         "{\"nodes\": [{\"count\": 2, \"devices\": 2, \"memory_bytes\": 2e9, \"flops_f32\": 1e9}], "
         "\"failures\": {\"mtbf_s\": 1e6, \"save_bytes_per_s\": 1000}}";
     SCOPED(sl_module) *model = make_model(4);
-    const sli_cluster_job job = {.model = model, .optimizer = adamw};
+    const sli_cluster_job job = {.model = model, .optimizer = adamw, .head_blocks = 8};
     sli_found_layout found = {
         .candidate = {.replicas = 2, .pipeline_ranks = 2, .schedule = "gpipe", .chunks = 1},
         .stages = 2,
@@ -493,6 +493,10 @@ static void first_replica_writes_the_model(void **state)
     found.candidate.near_replicas = true;
     check_ok(sli_cluster_time_save(&job, &devices, &found, &seconds));
     assert_float_equal(seconds, 12 * (all - last) / 1000, 1e-9);
+    /* And half of a split head. */
+    found.candidate.splits_vocabulary = true;
+    check_ok(sli_cluster_time_save(&job, &devices, &found, &seconds));
+    assert_float_equal(seconds, 12 * (all - last / 2) / 1000, 1e-9);
     cluster.mtbf_s = 0;
     check_ok(sli_cluster_time_save(&job, &devices, &found, &seconds));
     assert_float_equal(seconds, 0, 0);
