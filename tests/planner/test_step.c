@@ -107,7 +107,7 @@ static void ties_take_their_time(void **state)
     give_to_ranks(modules, of_ranks);
     const sli_layout_speed speed = {.profiles = of_ranks,
                                     .links = links,
-                                    .update = {.tie_sum = 2e-3}};
+                                    .update = {.optimizer = 1, .tie_sum = 2e-3}};
     const double bytes = 4 * TOKENS * WIDTH;
     check_ok(sl_transformer_lm_create(&options, &model));
     make_layout(model, &candidate, 16, &made);
@@ -124,6 +124,11 @@ static void ties_take_their_time(void **state)
     made.layout.micro_rows = 1;
     check_ok(sli_layout_time_step(&made.layout, &speed, balance, &costs));
     assert_float_equal(costs.exchange, 2e-3 * bytes / 2 + 2 * (0.5 + 1e-3 * 4 * 32 * WIDTH), 1e-9);
+    int64_t elements[MODULES];
+    for (int i = 0; i < MODULES; i++)
+        elements[i] = sli_module_elements(sl_module_child(model, i), SL_PARAMETER_TRAINED);
+    double head = (double)(elements[0] + elements[MODULES - 1]); /* of which each rank has half */
+    assert_float_equal(costs.update, 4 * ((double)elements[1] + head / 2), 1e-9);
     sl_schedule_destroy(&made.table);
 }
 
