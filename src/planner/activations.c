@@ -118,6 +118,23 @@ static void plan_forward(const sli_layout *layout, int index, const sl_shape *in
     out->forward_workspace = sli_larger(all - out->forward, 0);
 }
 
+/* Adds what a module passes on from forward to backward: `saved` bytes, of which `exact` are f32 in
+ * any precision, without the `cached` ones that slices have elsewhere; and between backward's
+ * halves, but for a split head. */
+static void add_passed_on(const sli_layout *layout, const sl_module *module, const sl_shape *in,
+                          bool is_split, int64_t saved, int64_t exact, int64_t cached,
+                          micro_plan *out)
+{
+    int64_t deferred = is_split ? 0 : kept_bytes(layout, sl_module_deferred_bytes(module, in));
+    int64_t both = is_split ? saved : sli_module_halfway_bytes(module, in) - cached;
+    both = kept_bytes(layout, both - exact) + exact;
+    if (layout->precision == SL_PRECISION_BF16) /* the input's gradient is another tensor */
+        both = sli_larger(both, deferred + kept_bytes(layout, bytes_of(in)));
+    out->halfway = sli_larger(out->halfway, out->saved + both - out->deferred - deferred);
+    out->saved += kept_bytes(layout, saved - exact) + exact;
+    out->deferred += deferred;
+}
+
 /* The first `frozen` modules keep nothing but for `slices`, where there are several. *shape is that
  * of the stage's input, and becomes that of its output. The last stage keeps its output, the
  * decoder's input, for the loss, which takes the decoder over. */
@@ -147,15 +164,9 @@ static sl_status plan_micro(const sli_layout *layout, const sl_stage_plan *stage
             out->cache += all;
             out->cache_gradient += i >= frozen ? all : 0;
         }
-        if (i >= frozen) {
-            int64_t both = sli_module_halfway_bytes(module, shape) - (slices > 1 ? cached : 0);
-            both = is_split ? saved : both;
-            int64_t most = out->saved + kept_bytes(layout, both - exact) + exact;
-            out->saved += kept_bytes(layout, saved - exact) + exact;
-            if (!is_split)
-                out->deferred += kept_bytes(layout, sl_module_deferred_bytes(module, shape));
-            out->halfway = sli_larger(out->halfway, most - out->deferred);
-        }
+        if (i >= frozen)
+            add_passed_on(layout, module, shape, is_split, saved, exact, slices > 1 ? cached : 0,
+                          out);
         if (i == last) {
             out->logits = logits_bytes(layout, stage, &next);
             continue;

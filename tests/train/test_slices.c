@@ -115,7 +115,7 @@ static void check_planned_activations(const sl_train_options *options)
     }
 }
 
-/* Of each stage, in modes that keep, free and halve. */
+/* Of each stage, in modes that keep, free and halve, with and without slices. */
 static void planned_activations_are_those_that_a_run_takes(void **state)
 {
     static const char *const names[] = {"1f1b", "gpipe", "zb-h1"};
@@ -124,10 +124,12 @@ static void planned_activations_are_those_that_a_run_takes(void **state)
     sl_train_options options = memory_options(*state);
     for (int i = 0; i < 3; i++)
         for (int mode = SL_RECOMPUTE_NEVER; mode <= SL_RECOMPUTE_ALWAYS; mode++)
-            for (int p = 0; p < 2; p++) {
+            for (int p = 0; p < 8; p++) {
                 options.schedule = names[i];
                 options.recompute = (sl_recompute)mode;
-                options.precision = precisions[p];
+                options.precision = precisions[p & 1];
+                options.slices = p & 2 ? SLICES : 1;
+                options.chunks = p & 4 ? 4 : 1;
                 check_planned_activations(&options);
             }
 }
