@@ -210,9 +210,9 @@ typedef struct sl_cost_model {
     double link;           /* from an action's end to its result's arrival at another rank */
     const double *links;   /* [stages - 1] `link` of stages s and s + 1, in both directions;
                               borrowed; NULL: `link` for all */
-    const double *head_links; /* [2 * ranks] `link` from the last stage to S and T of each other
-                              rank, then from that S back; borrowed; NULL: that of the last two
-                              stages */
+    const double *head_links; /* [2 * ranks] `link` of a split head: [r] from the last stage to S,
+                                 and to T, of rank r, [ranks + r] from that S back; borrowed;
+                                 NULL: that of the last two stages */
     const double *busy; /* [stages - 1] how long a tensor occupies the link between stages s and
                            s + 1: the next one from the same rank to the same rank leaves when it
                            is free. Those of S and T do not wait, nor occupy it. Borrowed; NULL:

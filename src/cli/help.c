@@ -161,10 +161,10 @@ static void print_forms(FILE *file, const cli_command *command)
 
 static void print_description(FILE *file, const cli_command *command)
 {
-    if (!command)
-        print_program_description(file);
-    else
+    if (command)
         print_wrapped(file, command->doc, 0, 0);
+    else
+        print_program_description(file);
     if (command && command->takes_decoders)
         print_wrapped(
             file,

@@ -3,6 +3,7 @@
 #include "cli/cli.h"
 #include "sluice/app/inference.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -302,8 +303,9 @@ static bool falls_without_warmup(const cli_line *line, const sl_train_options *t
     return train->lr.kind >= SL_LR_LINEAR && !cli_line_value(line, "warmup");
 }
 
-/* How decoders are trained, where nothing else is asked for. Of several values of an option it has
- * the last that is for the run. */
+/* How decoders are trained, where nothing else is asked for. Taken from the top: a condition reads
+ * what rows before it have set, and of several values of an option the last that is for the run
+ * stays. */
 static const struct {
     const char *name;
     const char *value; /* NULL: the model has it (apply_family) */
@@ -343,10 +345,11 @@ void cli_decoder_default(const char *name, char *text, size_t bytes)
 
 static const sl_option *find_train_row(const char *name)
 {
-    int i = 0;
-    while (strcmp(sl_train_option_row(i)->name, name) != 0)
-        i++;
-    return sl_train_option_row(i);
+    const sl_option *row = sl_train_option_row(0);
+    for (int i = 1; row && strcmp(row->name, name) != 0; i++)
+        row = sl_train_option_row(i);
+    assert(row); /* the table's names are options */
+    return row;
 }
 
 static sl_status apply_defaults(const cli_line *line, sl_train_options *train)

@@ -106,8 +106,8 @@ sl_status sli_directory_sync(int directory, const char *shown);
  * the soft one, unchanged, where the system refuses. */
 long sli_raise_descriptor_limit(void);
 
-/* Whether so few files are open that this one may stay so: the system gives the lowest number that
- * is free, and from half of the process's limit on they are left to others. */
+/* Whether the descriptor is below half of the process's limit. Who keeps files open keeps these
+ * alone: as the system gives the lowest free number, half of the limit is left to others. */
 bool sli_descriptor_may_stay_open(int descriptor);
 
 #endif

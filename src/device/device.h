@@ -507,7 +507,9 @@ sl_status sli_device_list_check(const char *names);
  * cores, "cpu,cpu". The caller frees *out. */
 sl_status sli_device_list_name_cpus(int count, bool shared, char **out);
 
-/* Whether all devices of such a list, or of several, are one CPU: they have the same cores. */
+/* Whether the devices of such a list, two or more, are all the same CPU, and so have the same
+ * cores.
+ */
 bool sli_device_list_shares_cores(const char *names);
 
 /* The kind of all devices of such a list, "cpu" or "cuda"; NULL: they are of several. */

@@ -252,12 +252,12 @@ const char *sli_device_list_kind(const char *names)
 
 bool sli_device_list_shares_cores(const char *names)
 {
-    size_t length = strcspn(names, ",;");
-    bool shares = strncmp(names, "cpu", strlen("cpu")) == 0;
-    for (const char *at = names + length; *at && shares; at += length) {
-        at += strspn(at, ",; ");
-        shares = strcspn(at, ",;") == length && strncmp(at, names, length) == 0;
-    }
+    name_list list;
+    bool shares = read_names(all_kinds, names, &list) == SL_OK && list.count > 1 &&
+                  kind_of(all_kinds, list.names[0].text) == &sli_cpu_kind;
+    for (int i = 1; i < list.count && shares; i++)
+        shares = strcmp(list.names[i].text, list.names[0].text) == 0;
+    clear_names(&list);
     return shares;
 }
 

@@ -261,8 +261,8 @@ static sl_status feed_forward_backward(const sl_module *module, sl_pass *pass, t
 
 /* Back through norm(residual + dropout(x)): grad_sum, the residual's gradient, from that of the
  * norm's output, which grad_sum may lie over, and from what else reaches the sum (NULL: nothing).
- * *grad_x (NULL: not needed) is x's: without dropout an alias of it, unless the pass is split, or
- * stores it rounded, as a split one does, whose sums for biases are the same then. */
+ * *grad_x (NULL: not needed) is x's: without dropout an alias of it, unless the pass is split or
+ * stores bf16: biases sum the rounded gradient then, whether the pass is split or not. */
 static sl_status add_norm_backward(sl_pass *pass, const sli_layer_norm *norm, sli_dropout dropout,
                                    const sl_tensor *grad_out, const sl_tensor *grad_sum_in,
                                    sl_tensor *grad_sum, sl_tensor **grad_x)
@@ -420,22 +420,23 @@ static int64_t layer_deferred_bytes(const sl_module *module, const sl_shape *in)
            sli_linear_deferred_bytes(layer->linear2, rows);
 }
 
-/* The gradients of the feed-forward part come while all but a norm behind it is saved; that of qkv
- * when what that part has saved for itself is freed. */
+/* The most at one of two moments. The feed-forward part's gradients are made while all is still
+ * saved, but norm2 where it stands behind. qkv's gradient is made when the norms between it and the
+ * output, and what the feed-forward part does not defer, are freed. */
 static int64_t layer_halfway_bytes(const sl_module *module, const sl_shape *in)
 {
     const sli_encoder_layer *layer = sl_module_state(module);
     const sli_self_attention *attention = sl_module_state(layer->self_attn);
-    int64_t x = sl_shape_count(in) * (int64_t)sizeof(float), norm = sli_norm_saved_bytes(in);
-    int64_t row = sli_shape_rows(in) * (int64_t)sizeof(float), hidden = row * layer->hidden;
-    int64_t gradients = layer->swiglu ? 2 * hidden : hidden;
-    int64_t freed = layer->swiglu                              ? 2 * hidden
-                    : layer->activation != SLI_ACTIVATION_RELU ? hidden
-                                                               : 0;
-    int64_t feed_forward =
-        layer_saved_bytes(module, in) - (layer->pre_norm ? 0 : norm) + x + gradients;
-    int64_t behind = feed_forward - freed - norm + x + row * sli_qkv_width(attention);
-    return feed_forward > behind ? feed_forward : behind;
+    bool keeps_input = layer->swiglu || layer->activation != SLI_ACTIVATION_RELU; /* of act() */
+    int64_t column_bytes = sli_shape_rows(in) * (int64_t)sizeof(float);
+    int64_t x_bytes = sl_shape_count(in) * (int64_t)sizeof(float);
+    int64_t norm_bytes = sli_norm_saved_bytes(in);
+    int64_t hidden_bytes = (layer->swiglu ? 2 : 1) * layer->hidden * column_bytes;
+    int64_t at_feed_forward =
+        layer_saved_bytes(module, in) + x_bytes + hidden_bytes - (layer->pre_norm ? 0 : norm_bytes);
+    int64_t at_qkv = at_feed_forward - norm_bytes - (keeps_input ? hidden_bytes : 0) + x_bytes +
+                     sli_qkv_width(attention) * column_bytes;
+    return at_feed_forward > at_qkv ? at_feed_forward : at_qkv;
 }
 
 static int64_t layer_flops(const sl_module *module, const sl_shape *in)

@@ -123,7 +123,7 @@ double sli_cluster_time_update(double memory_bytes_per_s, double flops_f32,
 sli_update_speed sli_cluster_update_speed(double memory_bytes_per_s, double flops_f32,
                                           const sl_optimizer_options *optimizer)
 {
-    enum { PASSES_OF_SUM = 3 };
+    enum { PASSES_OF_SUM = 3 };           /* it reads two gradients and writes one */
     double pass = 1 / memory_bytes_per_s; /* over the gradients */
     return (sli_update_speed){
         .optimizer = sli_cluster_time_update(memory_bytes_per_s, flops_f32, optimizer) - pass,

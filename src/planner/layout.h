@@ -100,12 +100,13 @@ void sli_layout_plan_own_host(const sli_layout *layout, const sl_stage_plan *sta
 
 /* ---- Time ------------------------------------------------------------------------------- */
 
-/* The seconds that an update takes for a byte. */
+/* The seconds for a byte of an update, and of what comes between a table and it. */
 typedef struct sli_update_speed {
     double optimizer;  /* of gradients; ZeRO divides it among the replicas */
     double undivided;  /* of gradients: the norm, and the copies that products take */
     double table_zero; /* of a table's gradient, for each shard; 0: the profiles include it */
-    double tie_sum;    /* of a tied gradient that is added to another, after each table */
+    double tie_sum;    /* of a tied gradient, for its sum with the one that it is tied to, after
+                          each table */
 } sli_update_speed;
 
 /* How fast what a layout uses is, in seconds. Borrowed. */

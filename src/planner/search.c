@@ -173,8 +173,8 @@ static void keep_layout(sli_search *search, const sli_found_layout *layout)
 }
 
 /* No cut is faster, but for rounding: each micro-batch goes forward through every module and
- * backward through those that are not frozen, and ranks can do no more than work all the time. Of a
- * split head they have its work together. */
+ * backward through those that are not frozen, and ranks can do no more than work all the time. A
+ * split head's work is divided among them. */
 static double find_bound(const sli_layout *layout, const sli_layout_speed *speed)
 {
     int ranks = sl_schedule_ranks(layout->table);

@@ -29,7 +29,7 @@ static int number_of_stages(const sli_search_space *space, int virtual_stages)
 }
 
 /* CPUs alone split the head, and each rank has a block of it. */
-static bool may_split(const sli_cluster_searcher *search, const sli_candidate *candidate)
+static bool devices_can_split(const sli_cluster_searcher *search, const sli_candidate *candidate)
 {
     const sli_used_devices used = sli_cluster_search_used(search, candidate);
     return candidate->pipeline_ranks <= search->head_blocks && !used.is_cuda && !used.is_mixed;
@@ -43,7 +43,7 @@ static bool is_possible(const sli_cluster_searcher *search, const sli_candidate 
     int each = sli_stages_of_rank(candidate), own = sl_schedule_virtual_stages(candidate->schedule);
     int64_t stages = (int64_t)candidate->pipeline_ranks * each;
     if (stages > search->modules || stages > SLI_MAX_PLANNED_STAGES ||
-        (candidate->splits_vocabulary && !may_split(search, candidate)))
+        (candidate->splits_vocabulary && !devices_can_split(search, candidate)))
         return false;
     if (candidate->pipeline_ranks == 1)
         return candidate->virtual_stages <= 1;
@@ -121,7 +121,8 @@ static int64_t find_state_bytes(const sli_cluster_searcher *search, const sli_ca
     for (int i = 0; i < search->modules; i++) {
         double gradients = search->gradient_bytes[i + 1] - search->gradient_bytes[i],
                values = search->value_bytes[i + 1] - search->value_bytes[i];
-        bool may_be_cut = candidate->splits_vocabulary && (i == 0 || i + 1 == search->modules);
+        bool may_be_cut = candidate->splits_vocabulary &&
+                          ((i == 0 && search->cuts_embedding) || i + 1 == search->modules);
         all += values + kept * gradients;
         largest = fmax(largest, may_be_cut ? 0 : values + kept * gradients);
     }
@@ -185,8 +186,9 @@ static sl_status try_recomputation(sli_cluster_searcher *search, sli_search *res
     return status;
 }
 
-/* From the fastest recomputation on, until one fits, or none could be among the best. How far
- * forwards move ahead of a split head, and so how many rows are held, no other layout says. */
+/* From the fastest recomputation on, until one fits, or none could be among the best. A layout with
+ * a split head is not compared with those that did not fit: how far its forwards move ahead, and so
+ * how many rows it holds, differs. */
 static sl_status try_tables(sli_cluster_searcher *search, sli_search *results,
                             sli_bounded_layout layout)
 {
@@ -284,13 +286,14 @@ static sl_status sum_bytes(sli_cluster_searcher *search)
         search->gradient_bytes[i + 1] = search->gradient_bytes[i] + gradients;
         search->value_bytes[i + 1] = search->value_bytes[i] + values;
         search->by_bytes[0].costs[i] = values + (1 + state) * gradients;
-        if (i + 1 < search->modules)
-            search->by_bytes[1].costs[i] = search->by_bytes[0].costs[i];
+        bool may_be_cut = (i == 0 && search->cuts_embedding) || i + 1 == search->modules;
+        search->by_bytes[1].costs[i] = may_be_cut ? 0 : search->by_bytes[0].costs[i];
     }
     return SL_OK;
 }
 
-static void check_head(sli_cluster_searcher *search)
+/* A head that cannot be split has no blocks: the reason is nobody's error. */
+static void find_head_blocks(sli_cluster_searcher *search)
 {
     const sli_cluster_job *job = search->job;
     const sli_linear *head = sli_module_as_linear(sl_module_child(job->model, search->modules - 1));
@@ -312,8 +315,8 @@ static sl_status prepare(sli_cluster_searcher *search, const sli_cluster *cluste
                                  (size_t)job->space.virtual_count * 2 *
                                  (size_t)job->space.recompute_count * MOST_MISFITS,
                              sizeof *search->misfits);
+    find_head_blocks(search);
     SL_TRY(sum_bytes(search));
-    check_head(search);
     if (!search->facts || !search->misfits)
         return sli_no_memory(NULL, "a search");
     for (int i = 0; i < job->space.schedule_count; i++)

@@ -5,8 +5,6 @@
 
 #include "planner/cluster.h"
 
-/* A micro-batch of so many rows on the first kinds of devices: each module takes as long as on the
- * slowest of them. */
 /* Cuts by `costs` [modules], of which a split head has none. */
 typedef struct sli_cuts {
     double *costs;
@@ -15,6 +13,8 @@ typedef struct sli_cuts {
                    not cut yet */
 } sli_cuts;
 
+/* A micro-batch of so many rows on the first kinds of devices: each module takes as long as on the
+ * slowest of them. */
 typedef struct sli_micro_size {
     int64_t rows;
     int kind_count;
@@ -136,10 +136,10 @@ sli_used_devices sli_cluster_search_used(const sli_cluster_searcher *search,
 /* Those of the candidate's micro-batches, with their times. */
 sl_status sli_cluster_search_size(sli_cluster_searcher *search, const sli_candidate *candidate,
                                   sli_micro_size **out);
-/* Of zeros. */
+/* Without cuts, of costs of 0. To be freed by sli_cuts_free, also after an error. */
 sl_status sli_cuts_allocate(sli_cuts cuts[2], int modules);
 void sli_cuts_free(sli_cuts cuts[2], int modules);
-/* The cut into so many stages, cuts[1] with a split head. */
+/* The cut into so many stages, with a split head that of cuts[1], which has *balance. */
 sl_status sli_cluster_search_cut(const sli_cluster_searcher *search, sli_cuts cuts[2], bool splits,
                                  int stages, const int **balance);
 sl_status sli_schedule_facts_find(const char *name, const sli_search_space *space,

@@ -82,18 +82,18 @@ static sl_status allocate_work(const sl_schedule *table, step_work *work)
                : sli_no_memory(NULL, "the times of %zu stages", stages);
 }
 
-/* What a rank takes for so many bytes of gradients; those on the same cores in turn, under the
- * cores' number. */
-static void add_bytes(const sli_layout *layout, const sli_layout_speed *speed, int rank,
-                      double bytes, step_work *work)
+/* What a rank's exchange and update of so many bytes of gradients take; of ranks on the same cores
+ * in turn, under the cores' number. */
+static void add_gradient_costs(const sli_layout *layout, const sli_layout_speed *speed, int rank,
+                               double bytes, step_work *work)
 {
     int owners = layout->zero ? layout->replicas : 1,
-        place = speed->cores ? speed->cores[rank] : rank;
+        core_set = speed->cores ? speed->cores[rank] : rank;
     if (layout->replicas > 1)
-        work->exchange[place] += sli_exchange_seconds(&speed->reduce, bytes);
+        work->exchange[core_set] += sli_exchange_seconds(&speed->reduce, bytes);
     if (layout->zero)
-        work->gather[place] += sli_exchange_seconds(&speed->gather, bytes);
-    work->update[place] += bytes * (speed->update.optimizer / owners + speed->update.undivided);
+        work->gather[core_set] += sli_exchange_seconds(&speed->gather, bytes);
+    work->update[core_set] += bytes * (speed->update.optimizer / owners + speed->update.undivided);
 }
 
 /* Each rank's times for its stages, and for its part of a head that is cut. */
@@ -104,16 +104,16 @@ static void add_stages(const sli_layout *layout, const sli_layout_speed *speed, 
     int ranks = sl_schedule_ranks(layout->table);
     const sli_cut_head cut = sli_layout_cut_head(layout);
     for (int s = 0, first = 0; s < sl_schedule_stages(layout->table); first += balance[s++]) {
-        int rank = placement[s], place = speed->cores ? speed->cores[rank] : rank;
+        int rank = placement[s], core_set = speed->cores ? speed->cores[rank] : rank;
         work->bytes[s] = gradient_bytes(layout, &cut, first, balance[s]);
-        add_bytes(layout, speed, rank, work->bytes[s], work);
-        work->update[place] += zero_seconds(layout, speed, first, balance[s]);
+        add_gradient_costs(layout, speed, rank, work->bytes[s], work);
+        work->update[core_set] += zero_seconds(layout, speed, first, balance[s]);
     }
     for (int rank = 0; rank < ranks && cut.module; rank++)
-        add_bytes(layout, speed, rank,
-                  sli_split_head_fraction(layout->head_blocks, rank, ranks) *
-                      (double)sli_cut_head_elements(&cut) * (double)sizeof(float),
-                  work);
+        add_gradient_costs(layout, speed, rank,
+                           sli_split_head_fraction(layout->head_blocks, rank, ranks) *
+                               (double)sli_cut_head_elements(&cut) * (double)sizeof(float),
+                           work);
 }
 
 /* How long after its table a rank, whose actions are row[count], has sent its gradients. Those of a
@@ -175,7 +175,7 @@ typedef struct tie_traffic {
     const sli_layout *layout;
     const int *balance;
     sl_link_cost link; /* 0: no time */
-    double sum;        /* as in sli_update_speed */
+    double sum;        /* seconds for each byte of a tied gradient, after each table */
     double seconds;
 } tie_traffic;
 
@@ -202,8 +202,7 @@ static sl_status add_tie(sl_parameter *tied, void *arg)
     if (!sli_parameter_is_trained(tied))
         return SL_OK;
     double bytes = (double)sl_shape_count(sl_parameter_shape(tied)) * (double)sizeof(float);
-    int parts = is_split ? sl_schedule_ranks(layout->table) : 1;
-    traffic->seconds += tables * bytes / parts * traffic->sum;
+    traffic->seconds += tables * bytes * traffic->sum;
     if (user / each != owner / each && !is_split)
         traffic->seconds +=
             (1 + tables) * (traffic->link.seconds + bytes * traffic->link.seconds_per_byte);
@@ -228,7 +227,10 @@ static double tie_seconds(const sli_layout *layout, const sli_layout_speed *spee
                           const int *balance)
 {
     int ranks = sl_schedule_ranks(layout->table);
-    tie_traffic traffic = {.layout = layout, .balance = balance, .sum = speed->update.tie_sum};
+    bool divides = layout->head_blocks > 0 && !speed->cores; /* the sum, among the ranks */
+    tie_traffic traffic = {.layout = layout,
+                           .balance = balance,
+                           .sum = speed->update.tie_sum / (divides ? ranks : 1)};
     const sli_cut_head cut = sli_layout_cut_head(layout);
     for (int i = 0; speed->links && i < ranks * ranks; i++)
         if (speed->links[i].seconds_per_byte > traffic.link.seconds_per_byte)

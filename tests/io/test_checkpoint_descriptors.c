@@ -85,15 +85,19 @@ static void all_files_are_read_though_the_checkpoint_is_replaced(void **state)
     free(path);
 }
 
-/* Sets the number of files that may be open; returns the one before. */
-static rlim_t limit_files(rlim_t files)
+static void limit_files(rlim_t files)
 {
     struct rlimit limit;
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
-    rlim_t before = limit.rlim_cur;
-    limit.rlim_cur = files;
+    limit.rlim_cur = files < limit.rlim_max ? files : limit.rlim_max;
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
-    return before;
+}
+
+/* Also after a test that has failed with few files. */
+static int remove_without_limit(void **state)
+{
+    limit_files(RLIM_INFINITY);
+    return scratch_remove(state);
 }
 
 static void half_of_the_files_that_may_be_open_are_left_to_others(void **state)
@@ -102,7 +106,7 @@ static void half_of_the_files_that_may_be_open_are_left_to_others(void **state)
     sl_checkpoint_reader *first, *second;
     char *path = strdup(scratch_path(*state, "many"));
     save_sample(path, 0, "old");
-    rlim_t before = limit_files(MOST);
+    limit_files(MOST);
     check_ok(sl_checkpoint_open(path, &first));
     int kept = open_files();
     check_ok(sl_checkpoint_open(path, &second));
@@ -115,7 +119,6 @@ static void half_of_the_files_that_may_be_open_are_left_to_others(void **state)
                 "the file was replaced by another while it was read");
     sl_checkpoint_close(&first);
     sl_checkpoint_close(&second);
-    limit_files(before);
     assert_true(sli_directory_remove(AT_FDCWD, path));
     free(path);
 }
@@ -129,9 +132,9 @@ static void average_of_more_files_than_may_be_open(void **state)
     save_sample(path, 3, "old");
     for (int i = 0; i < TIMES; i++)
         from[i] = path;
-    rlim_t before = limit_files(24);
+    limit_files(24);
     check_ok(sl_checkpoint_average(from, TIMES, mean, 1));
-    limit_files(before);
+    limit_files(RLIM_INFINITY);
     check_ok(sl_checkpoint_open(mean, &reader));
     check_values(reader, 3);
     sl_checkpoint_close(&reader);
@@ -143,7 +146,8 @@ static void average_of_more_files_than_may_be_open(void **state)
 
 int checkpoint_descriptors_tests(void)
 {
-#define WITH_SCRATCH(test) cmocka_unit_test_setup_teardown(test, scratch_create, scratch_remove)
+#define WITH_SCRATCH(test)                                                                         \
+    cmocka_unit_test_setup_teardown(test, scratch_create, remove_without_limit)
     const struct CMUnitTest tests[] = {
         WITH_SCRATCH(all_files_are_read_though_the_checkpoint_is_replaced),
         WITH_SCRATCH(half_of_the_files_that_may_be_open_are_left_to_others),

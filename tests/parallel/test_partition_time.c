@@ -1,7 +1,9 @@
 /* The cut with the shortest simulated step, against all cuts. */
+#include "sluice/model.h"
 #include "sluice/pipe.h"
 #include "support/check.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { MOST_MODULES = 40, MOST_STAGES = 8 };
@@ -156,6 +158,55 @@ static void slow_link_is_crossed_by_the_narrowest_tensor(void **state)
     }
 }
 
+static double start_of(const sl_simulation *simulation, sl_action_kind kind, int stage)
+{
+    for (int i = 0; i < simulation->entry_count; i++)
+        if (simulation->entries[i].action.kind == kind &&
+            simulation->entries[i].action.stage == stage)
+            return simulation->entries[i].start;
+    fail_msg("no action %d of stage %d", (int)kind, stage);
+    return 0;
+}
+
+/* Nothing but sending takes time: from the last of three ranks to each part of the head, and back.
+ * A link that is not known takes as long as the one between the last two stages. */
+static void split_head_has_the_times_of_its_own_links(void **state)
+{
+    enum { MODULES = 4, RANKS = 3, LAST = RANKS - 1, WIDE = 40, SUMS = 100 };
+    static const int balance[RANKS] = {1, 1, 2};
+    const sl_model_options options = {
+        .ntokens = 50, .emsize = 16, .nhid = 16, .nhead = 2, .nlayers = MODULES - 2, .context = 8};
+    SCOPED(sl_module) *model = NULL;
+    SCOPED(sl_schedule) *table = open_table("gpipe", RANKS, 1);
+    times t = {0};
+    sl_link_cost links[RANKS][RANKS];
+    sl_simulation simulation;
+    check_ok(sl_transformer_lm_create(&options, &model));
+    make_times(0, RANKS, 0, &t);
+    for (int i = 0; i < MODULES; i++)
+        t.modules[i].output_bytes = i == 2 ? WIDE : 10;
+    for (int from = 0; from < RANKS; from++)
+        for (int to = 0; to < RANKS; to++)
+            links[from][to] = (sl_link_cost){from == to ? -1 : from, 1 + 3 * from + to};
+    links[LAST][0] = (sl_link_cost){0, 0};
+    const sl_partition_costs costs = {.modules = MODULES,
+                                      .profiles = t.ranks,
+                                      .table = table,
+                                      .model = model,
+                                      .head_blocks = 8,
+                                      .head_sums_bytes = SUMS,
+                                      .links = &links[0][0]};
+    check_ok(sl_partition_simulate(&costs, balance, &simulation));
+    double output = 10 * 2 + 1 + 10 * 6; /* at the end of the last stage's forward */
+    double first = output + 1 + 2 * WIDE * 6, second = output + 2 + 2 * WIDE * 8;
+    double sums = fmax(first + 0 + SUMS * 3, second + 1 + SUMS * 6);
+    assert_float_equal(start_of(&simulation, SL_ACTION_HEAD_FORWARD, LAST), output, 1e-9);
+    assert_float_equal(start_of(&simulation, SL_ACTION_HEAD_FORWARD, 0), first, 1e-9);
+    assert_float_equal(start_of(&simulation, SL_ACTION_HEAD_FORWARD, 1), second, 1e-9);
+    assert_float_equal(start_of(&simulation, SL_ACTION_BACKWARD, LAST), sums, 1e-9);
+    sl_simulation_clear(&simulation);
+}
+
 static bool first_stage_has_at_most(void *context, const int *balance)
 {
     return balance[0] <= *(const int *)context;
@@ -277,6 +328,7 @@ int partition_time_tests(void)
         cmocka_unit_test(many_equal_modules_are_spread_evenly),
         cmocka_unit_test(each_rank_has_its_own_times),
         cmocka_unit_test(slow_link_is_crossed_by_the_narrowest_tensor),
+        cmocka_unit_test(split_head_has_the_times_of_its_own_links),
         cmocka_unit_test(cuts_that_do_not_fit_are_left_out),
         cmocka_unit_test(ranks_on_the_same_cores_get_fewer_modules),
         cmocka_unit_test(ranks_on_the_same_cores_take_the_sum_of_all_actions),

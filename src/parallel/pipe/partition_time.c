@@ -47,8 +47,8 @@ static double link_seconds(const search *s, int stage, double *busy)
     return link->seconds + *busy;
 }
 
-/* The table as it runs with the trial's cut, which is that of the last one where their stages go
- * backward alike; the search's. */
+/* The table as it runs with the trial's cut: the last one's where all stages go backward as they
+ * did in it. Owned by the search. */
 static sl_status find_table(search *s, const sl_schedule **out)
 {
     const sl_schedule *table = s->costs->table;
@@ -87,21 +87,29 @@ static void split_head(const search *s, double *forward, double *backward)
     }
 }
 
-/* The last stage sends its output to all other ranks at once, and so do they their sums back. What
- * is not known of a link is taken to be as between the last two stages. */
-static void link_head(const search *s, double neighbours, double *out)
+/* A link that is not known, of no time, is taken to be as that between the last two stages. */
+static double head_link_seconds(const search *s, int from, int to, double bytes)
+{
+    const int *placement = sl_schedule_placement(s->costs->table);
+    int ranks = sl_schedule_ranks(s->costs->table);
+    const sl_link_cost *link = &s->costs->links[from * ranks + to];
+    if (link->seconds <= 0 && link->seconds_per_byte <= 0)
+        link = &s->costs->links[placement[s->stages - 2] * ranks + placement[s->stages - 1]];
+    return link->seconds + bytes * link->seconds_per_byte;
+}
+
+/* The last stage sends its output to all other ranks at once, and so do they their sums back. */
+static void link_head(const search *s, double *out)
 {
     const sl_partition_costs *costs = s->costs;
-    int ranks = sl_schedule_ranks(costs->table),
-        last = sl_schedule_placement(costs->table)[s->stages - 1];
-    double bytes = s->modules > 1 ? costs->profiles[last][s->modules - 2].output_bytes : 0;
+    const int *placement = sl_schedule_placement(costs->table);
+    int ranks = sl_schedule_ranks(costs->table), last = placement[s->stages - 1];
+    double bytes = costs->profiles[last][s->modules - 2].output_bytes;
     for (int rank = 0; rank < ranks; rank++) {
-        const sl_link_cost *there = &costs->links[last * ranks + rank],
-                           *back = &costs->links[rank * ranks + last];
-        double sent = there->seconds + (ranks - 1) * bytes * there->seconds_per_byte,
-               given = back->seconds + costs->head_sums_bytes * back->seconds_per_byte;
-        out[rank] = sent > neighbours ? sent : neighbours;
-        out[ranks + rank] = given > neighbours ? given : neighbours;
+        if (rank == last)
+            continue;
+        out[rank] = head_link_seconds(s, last, rank, (ranks - 1) * bytes);
+        out[ranks + rank] = head_link_seconds(s, rank, last, costs->head_sums_bytes);
     }
 }
 
@@ -122,7 +130,7 @@ static sl_status simulate_trial(search *s, const int *cores, sl_simulation *out)
     for (int stage = 0; stage + 1 < s->stages; stage++)
         links[stage] = link_seconds(s, stage, &busy[stage]);
     if (splits && s->costs->links && s->stages > 1)
-        link_head(s, links[s->stages - 2], head_links);
+        link_head(s, head_links);
     for (int stage = 0; stage < s->stages; stage++)
         for (int i = s->trial[stage]; i < s->trial[stage + 1]; i++) {
             const sl_module_profile *module = &s->costs->profiles[placement[stage]][i];

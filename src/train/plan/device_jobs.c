@@ -197,7 +197,7 @@ static sl_status time_steps(sli_device_job *job, sl_parameter_set *set, sl_optim
         steps[round] = parts.optimizer;
         undivided[round] = parts.undivided;
         zeros[round] = parts.table_zero;
-        sums[round] = 2 * parts.tie_sum;
+        sums[round] = 2 * parts.tie_sum; /* half of the bytes are added */
     }
     job->update = (sli_update_speed){
         .optimizer = sli_median_seconds(steps, ROUNDS) / (double)bytes,

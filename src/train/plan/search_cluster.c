@@ -101,7 +101,7 @@ static bool has_cpus(const sli_ordered_search *s)
     return false;
 }
 
-static bool may_split(const sli_ordered_search *s)
+static bool searches_split(const sli_ordered_search *s)
 {
     return s->run->split_vocabulary || (!is_kept(s, SL_KEEP_SPLIT_VOCABULARY) && has_cpus(s));
 }
@@ -124,7 +124,7 @@ static sl_status fill_space(sli_ordered_search *s, sli_search_space *space)
                                 .zeros = {is_kept(s, SL_KEEP_ZERO) && run->zero,
                                           run->zero || !is_kept(s, SL_KEEP_ZERO)},
                                 .near_replicas = {run->near_replicas, true},
-                                .splits_vocabulary = {run->split_vocabulary, may_split(s)}};
+                                .splits_vocabulary = {run->split_vocabulary, searches_split(s)}};
     sli_plan_list_choices(s->options, run, space);
     return limit_replicas(s, space);
 }
@@ -152,6 +152,11 @@ static sl_status refuse_space(const sli_ordered_search *s)
                         "the %" PRId64 " rows of a step cannot be divided among these replicas and "
                         "micro-batches",
                         s->rows);
+    if (s->run->split_vocabulary)
+        return sl_error(SL_ERR_INVALID,
+                        "no layout of at most %d device%s splits the vocabulary: it takes CPUs "
+                        "alone, the fastest of the cluster, and schedules that can be split",
+                        devices, devices == 1 ? "" : "s");
     return sl_error(SL_ERR_INVALID,
                     "no layout of at most %d device%s has these options: the model's %d modules do "
                     "not give %d pipeline rank%s stages of schedule %s%s",
@@ -223,10 +228,11 @@ static sl_status check_models(const sli_ordered_search *s, const char *path)
 /* ---- The search --------------------------------------------------------------------------- */
 
 /* Why a vocabulary that is to be split is on no devices of the cluster. */
-static sl_status check_head(const sli_ordered_search *s)
+static sl_status check_asked_split(const sli_ordered_search *s)
 {
+    int ranks = is_kept(s, SL_KEEP_PIPELINE_RANKS) ? s->run->pipeline_ranks : 1;
     return s->run->split_vocabulary ? sli_split_head_check(s->model, s->run->precision, has_cpus(s),
-                                                           SL_VOCABULARY_BLOCKS, 1)
+                                                           SL_VOCABULARY_BLOCKS, ranks)
                                     : SL_OK;
 }
 
@@ -244,7 +250,7 @@ static sl_status search_cluster(sli_ordered_search *s, const char *path, sl_clus
     SL_TRY(
         sli_cluster_check_profiles(&s->cluster, path, s->model, s->run->precision, s->run->bptt));
     SL_TRY(check_models(s, path));
-    SL_TRY(check_head(s));
+    SL_TRY(check_asked_split(s));
     s->job = (sli_cluster_job){.model = s->model,
                                .precision = s->run->precision,
                                .comm_precision = s->run->comm_precision,

@@ -309,7 +309,7 @@ static int list_chunks(const machine_search *search, int *chunks)
 }
 
 /* The head of slices, or of a table as it is given, is not split unasked. */
-static bool may_split(const machine_search *search)
+static bool searches_split(const machine_search *search)
 {
     const sl_train_options *run = search->run;
     return run->split_vocabulary ||
@@ -342,7 +342,7 @@ static sl_status search_space(machine_search *search, sli_search *results)
                                         run->zero || !is_kept(search, SL_KEEP_ZERO)},
                               .shared = {is_shared, is_shared || (sharing != SLI_SHARING_NEVER &&
                                                                   !run->devices)},
-                              .splits_vocabulary = {run->split_vocabulary, may_split(search)}};
+                              .splits_vocabulary = {run->split_vocabulary, searches_split(search)}};
     sli_plan_list_choices(search->options, run, &space);
     return sli_search_layouts(results, &space, consider_candidate, search);
 }

@@ -554,7 +554,7 @@ sl_status sli_machine_open(const sl_train_options *options, int64_t document_tok
     SL_TRY_OR_FAIL(sl_transformer_lm_create(&options->model, &model));
     machine->modules = sl_module_child_count(model);
     sl_module_destroy(&model);
-    if (options->devices && out->cores > 1 && sli_device_list_shares_cores(options->devices))
+    if (machine->names && sli_device_list_shares_cores(machine->names))
         out->sharing = SLI_SHARING_ALWAYS;
     out->context = machine;
     return SL_OK;
