@@ -42,13 +42,13 @@ static sl_status add_seconds(const profiler *p, double *sum, double *start)
 
 /* ---- The caches ------------------------------------------------------------------------- */
 
-/* As many bytes as the model's values, gradients and AdamW's averages have, whatever the optimizer
- * is, at most 128 MiB. A GPU's caches are small beside what a module uses, so it has none. */
+/* As many bytes as the values and gradients of the model have, at most 64 MiB. A GPU's caches are
+ * small beside what a module uses, so it has none. */
 static sl_status create_other(profiler *p)
 {
     const sl_profile_options *options = p->options;
-    const int64_t most = (128 << 20) / (int64_t)sizeof(float),
-                  count = 4 * sl_module_parameter_elements(options->model);
+    const int64_t most = (64 << 20) / (int64_t)sizeof(float),
+                  count = 2 * sl_module_parameter_elements(options->model);
     sl_shape shape = sl_shape_1d(count < most ? count : most);
     if (!sl_device_has_host_memory(options->device) || count == 0)
         return SL_OK;
@@ -56,10 +56,8 @@ static sl_status create_other(profiler *p)
 }
 
 /* In a step other modules are run between a module's forward and backward, between its halves, and
- * between that and the next forward, and then all are updated: its weights, gradients and saved
- * tensors have left the caches. (Measured, bf16 on a core with AMX, emsize 256: a layer takes 15%
- * longer so. Planned steps of five small models, in f32 and bf16, are 4% longer with the averages
- * than without, and nearer to what runs take.) */
+ * between that and the next forward: its weights, gradients and saved tensors have left the nearest
+ * caches. (Measured, bf16 on a core with AMX, emsize 256: a layer takes 15% longer so.) */
 static sl_status use_other(const profiler *p)
 {
     return p->other ? sli_device_add(p->options->device, sl_tensor_count(p->other),
