@@ -276,6 +276,8 @@ static sl_status try_recomputations(const enumeration *all, sli_candidate candid
     return SL_OK;
 }
 
+/* On shared cores no rank waits for the head, so that a split is tried only where it is asked for.
+ */
 static sl_status try_places(const enumeration *all, sli_candidate candidate)
 {
     const sli_search_space *space = all->space;
@@ -287,6 +289,8 @@ static sl_status try_places(const enumeration *all, sli_candidate candidate)
         last_near = may_be_near && space->near_replicas[1];
     for (int shared = first_shared; shared <= last_shared; shared++)
         for (int near = first_near; near <= last_near; near++) {
+            if (shared && candidate.splits_vocabulary && !space->splits_vocabulary[0])
+                continue;
             candidate.shares_cores = shared;
             candidate.near_replicas = near;
             SL_TRY(try_recomputations(all, candidate));

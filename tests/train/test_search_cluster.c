@@ -176,7 +176,7 @@ static void large_vocabulary_is_split(void **state)
     char text[512];
     sl_train_options run = options_of_model();
     run.pipeline_ranks = 2;
-    run.model.ntokens = 2000;
+    run.model.ntokens = 20000;
     snprintf(text, sizeof text, format, "cpu", "1e12");
     write_file(path, text, strlen(text));
     const sl_cluster_plan whole = best_plan(path, &run, kept | SL_KEEP_SPLIT_VOCABULARY),

@@ -115,10 +115,14 @@ static void split_vocabulary_is_searched(void **state)
                  small = {.seconds_of_row = {0, 1, 1, 1, 1, 0}};
     sl_found_plan whole[SL_PLANS_FOUND], split[SL_PLANS_FOUND];
     int count;
+    assert_int_equal(count_split(&large, run, 0, whole, &count), 0); /* of 50 words */
+    run.model.ntokens = 64 * 256;
     assert_int_equal(count_split(&large, run, SL_KEEP_SPLIT_VOCABULARY, whole, &count), 0);
     count_split(&large, run, 0, split, &count);
     assert_true(split[0].options.split_vocabulary);
     assert_true(split[0].costs.seconds < 0.9 * whole[0].costs.seconds);
+    for (int i = 0; i < count; i++)
+        assert_false(split[i].options.split_vocabulary && split[i].shares_cores);
     assert_int_equal(count_split(&small, run, 0, whole, &count), 0);
     run.split_vocabulary = true;
     int given = count_split(&small, run, 0, split, &count);

@@ -101,11 +101,6 @@ static bool has_cpus(const sli_ordered_search *s)
     return false;
 }
 
-static bool searches_split(const sli_ordered_search *s)
-{
-    return s->run->split_vocabulary || (!is_kept(s, SL_KEEP_SPLIT_VOCABULARY) && has_cpus(s));
-}
-
 static sl_status fill_space(sli_ordered_search *s, sli_search_space *space)
 {
     const sl_train_options *run = s->run;
@@ -123,9 +118,9 @@ static sl_status fill_space(sli_ordered_search *s, sli_search_space *space)
                                 .chunk_count = s->chunk_count,
                                 .zeros = {is_kept(s, SL_KEEP_ZERO) && run->zero,
                                           run->zero || !is_kept(s, SL_KEEP_ZERO)},
-                                .near_replicas = {run->near_replicas, true},
-                                .splits_vocabulary = {run->split_vocabulary, searches_split(s)}};
+                                .near_replicas = {run->near_replicas, true}};
     sli_plan_list_choices(s->options, run, space);
+    space->splits_vocabulary[1] &= has_cpus(s);
     return limit_replicas(s, space);
 }
 

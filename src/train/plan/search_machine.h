@@ -13,7 +13,8 @@ bool sli_plan_keeps(const sl_plan_search_options *options, const sl_train_option
 sl_status sli_plan_count_rows(const sl_plan_search_options *options, const sl_train_options *run,
                               int64_t *rows);
 
-/* Sets the schedules and recompute modes of a search: what is given, or all. */
+/* Sets the schedules and recompute modes of a search, and whether it splits the vocabulary: what is
+ * given, or all. */
 void sli_plan_list_choices(const sl_plan_search_options *options, const sl_train_options *run,
                            sli_search_space *space);
 
