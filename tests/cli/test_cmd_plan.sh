@@ -101,7 +101,7 @@ for ((i = 0; i < 40; i++)); do echo "{\"input_ids\": [1, 2, 3, $((i % 7))]}"; do
 # Of a head that takes nearly all of the time each rank gets its words, unless that is refused; the plan's options run as they stand.
 echo '{"input_ids": [1, 2, 3, 4, 5, 19999]}' >words.jsonl
 for ((i = 0; i < 40; i++)); do cat words.jsonl; done >many.jsonl
-words_run=(--data many.jsonl "${model[@]}" --seq-len 8 --dp 1 --pp 2 --devices cpu:0,cpu:1)
+words_run=(--data many.jsonl "${model[@]}" --seq-len 8 --dp 1 --pp 2 --devices "cpu:0,cpu:1")
 runs "$program" plan "${words_run[@]}" --batch-size 8 -o split.json --profile-seconds 0
 grep -q "^1 x 2 .*, split  " out || fail "a large vocabulary: not split"
 runs "$program" train --data many.jsonl "${model[@]}" --seq-len 8 --plan split.json --epochs 1 --max-batches 2 --log-json log

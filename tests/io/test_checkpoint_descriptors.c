@@ -13,7 +13,7 @@ enum { TENSORS = 40, FILES = TENSORS + 3 /* two texts and an index */ };
 
 typedef struct sample {
     float values[TENSORS];
-    char names[TENSORS][8];
+    char names[TENSORS][12];
     sl_safetensors_item items[TENSORS];
 } sample;
 

@@ -262,7 +262,8 @@ const sl_option sl_plan_option_rows[] = {
      .affects_numbers = with_split_vocabulary,
      .help = "Split the last layer and its loss over all pipeline ranks by the vocabulary, in 64 blocks of "
              "words, so that no rank waits for the one that would have it alone. Another number of ranks gives "
-             "the same bits; without the option, they are equal to rounding. CPUs only"},
+             "the same bits; without the option, they are equal to rounding. CPUs only. sluice plan tries it unless "
+             "--no-split-vocabulary is given"},
     {.name = "virtual", .value = "V", .group = "Pipeline", FIELD(INT, virtual_stages),
      RANGE(1, SL_MAX_STAGES), .optional = true,
      .help = "Stages of each pipeline rank; without it the schedule's own number"},
