@@ -78,9 +78,7 @@ typedef struct sl_partition_costs {
     /* With `model`, as in sl_pipe_options: the last module's times are divided among the ranks by
      * their blocks, each rank's own, and its table is split (sl_schedule_split_head). */
     int head_blocks;
-    double
-        head_sums_bytes; /* what the parts of all other ranks give back of a micro-batch, 0 or more
-                          */
+    double head_sums_bytes; /* of a micro-batch, that the parts of all other ranks give back */
     /* (optional: no time) [ranks][ranks]; borrowed. [a][b] counts where a stage is on rank a and
      * the next one on rank b: for the output, and for its gradient on the way back. [a][a] is not
      * used. Of a split head those between the last stage's rank and the others count as well, of

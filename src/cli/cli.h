@@ -382,7 +382,7 @@ typedef struct cli_plans {
     sl_plan_helps helps;
     /* Of a run that a log tells of, else NULL: as it is, and what to change in it [change_count].
      */
-    sl_found_plan *own, *changes;
+    sl_found_plan *logged, *changes;
     int change_count;
 } cli_plans;
 

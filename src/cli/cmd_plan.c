@@ -228,7 +228,8 @@ static sl_status search_changes(const sl_train_options *run, const cli_logged_ru
 {
     const sl_run_measures *measures = &logged->measures;
     const sl_plan_search_options search = {.run = run, .measures = measures};
-    SL_TRY(sl_plan_find_changes(run, measures, found->own, found->changes, &found->change_count));
+    SL_TRY(
+        sl_plan_find_changes(run, measures, found->logged, found->changes, &found->change_count));
     return sl_plan_search(&search, found->plans, &found->count, &found->helps);
 }
 
@@ -296,8 +297,8 @@ static sl_status run_plan(cli_line *line, void *settings_read)
     sl_found_plan *room = cli_allocate(SL_PLANS_FOUND + 1 + SL_PLAN_CHANGES, sizeof *room);
     cli_plans found = {.run = &parsed->run, .plans = room};
     if (has_log) {
-        found.own = room + SL_PLANS_FOUND;
-        found.changes = found.own + 1;
+        found.logged = room + SL_PLANS_FOUND;
+        found.changes = found.logged + 1;
     }
     if (parsed->cluster && has_log)
         cli_refuse("--cluster cannot be combined with --from");

@@ -124,15 +124,15 @@ static json_t *describe_changes(const cli_plans *found)
     for (int i = 0; i < found->change_count; i++) {
         const sl_found_plan *plan = &found->changes[i];
         json_t *change = describe_plan(plan),
-               *more =
-                   json_pack("{s:f, s:s}", "gain", found->own->costs.seconds / plan->costs.seconds,
-                             "change", describe_change(found, plan).options.text);
+               *more = json_pack("{s:f, s:s}", "gain",
+                                 found->logged->costs.seconds / plan->costs.seconds, "change",
+                                 describe_change(found, plan).options.text);
         append(&changes, json_object_update(change, more) == 0 ? json_incref(change) : NULL);
         json_decref(change);
         json_decref(more);
     }
-    json_t *own = describe_plan(found->own);
-    return json_pack("{s:o, s:o}", "run", own, "changes", changes);
+    json_t *logged = describe_plan(found->logged);
+    return json_pack("{s:o, s:o}", "run", logged, "changes", changes);
 }
 
 /* Where each plan's step goes. */
@@ -221,7 +221,7 @@ sl_status cli_plans_json(const cli_plans *found, char **text)
     json_t *root = json_pack("{s:o}", "plans", list);
     cli_add_members(&root, cli_plan_bars_json(bars, found->count, &found->helps, found->table,
                                               &found->simulation));
-    if (found->own)
+    if (found->logged)
         cli_add_members(&root, describe_changes(found));
     return cli_print_plan_json(root, text);
 }
@@ -264,9 +264,9 @@ static void print_row(const sl_found_plan *plan, bool has_mfu)
 
 static void print_changes(const cli_plans *found)
 {
-    const sl_step_costs *costs = &found->own->costs;
+    const sl_step_costs *costs = &found->logged->costs;
     printf("\nThe run itself, by what it has measured:\n");
-    print_row(found->own, false);
+    print_row(found->logged, false);
     printf("\n%s\n", found->change_count > 0 ? "What to change in it:"
                                              : "No change of one thing would make it faster.");
     for (int i = 0; i < found->change_count; i++) {
@@ -293,7 +293,7 @@ sl_status cli_plans_print(const cli_plans *found)
            "tokens/s", has_mfu ? "     MFU" : "", "memory", "bubble", "exchange", "update");
     for (int i = 0; i < found->count; i++)
         print_row(&found->plans[i], has_mfu);
-    if (found->own)
+    if (found->logged)
         print_changes(found);
     if (found->plans[0].spread >= 0)
         printf("\nThe times of the first one's modules, added up, vary by %.1f%% between rounds.\n",

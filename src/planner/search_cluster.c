@@ -292,7 +292,7 @@ static sl_status sum_bytes(sli_cluster_searcher *search)
     return SL_OK;
 }
 
-/* A head that cannot be split has no blocks: the reason is nobody's error. */
+/* A head that cannot be split has no blocks. That is no error of the search. */
 static void find_head_blocks(sli_cluster_searcher *search)
 {
     const sli_cluster_job *job = search->job;

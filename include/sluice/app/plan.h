@@ -224,10 +224,10 @@ typedef struct sl_cluster_plan {
     sl_recompute recompute;
     bool zero;
     bool near_replicas; /* neighbouring devices are replicas of a stage; else ranks of a pipeline */
-    bool split_vocabulary;
-    int64_t batch_size;   /* rows of a replica, which has one shard */
-    int stages, *balance; /* [stages] modules of each */
-    sl_step_costs costs;  /* the mean of so many drawn steps; with no draws there is no jitter */
+    bool split_vocabulary; /* as in sl_train_options */
+    int64_t batch_size;    /* rows of a replica, which has one shard */
+    int stages, *balance;  /* [stages] modules of each */
+    sl_step_costs costs;   /* the mean of so many drawn steps; with no draws there is no jitter */
     int draws;
     double tokens_per_s;
     double mfu;           /* the model's FLOP, without recomputation, of the devices' peak */

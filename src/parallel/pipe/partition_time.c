@@ -87,14 +87,16 @@ static void split_head(const search *s, double *forward, double *backward)
     }
 }
 
-/* A link that is not known, of no time, is taken to be as that between the last two stages. */
+/* A link that is not known, of no time, is taken to be as that between the last two stages, where
+ * they are on two ranks. */
 static double head_link_seconds(const search *s, int from, int to, double bytes)
 {
     const int *placement = sl_schedule_placement(s->costs->table);
-    int ranks = sl_schedule_ranks(s->costs->table);
+    int ranks = sl_schedule_ranks(s->costs->table), last = placement[s->stages - 1],
+        before = placement[s->stages - 2];
     const sl_link_cost *link = &s->costs->links[from * ranks + to];
-    if (link->seconds <= 0 && link->seconds_per_byte <= 0)
-        link = &s->costs->links[placement[s->stages - 2] * ranks + placement[s->stages - 1]];
+    if (link->seconds <= 0 && link->seconds_per_byte <= 0 && before != last)
+        link = &s->costs->links[before * ranks + last];
     return link->seconds + bytes * link->seconds_per_byte;
 }
 
